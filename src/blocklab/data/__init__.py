@@ -1,0 +1,1 @@
+"""Which tokens make which batch: corpora, tokenizers, the split, windows. Knows no model."""

@@ -1,0 +1,43 @@
+"""Fetching one file over HTTP, once. Nothing here decides what is worth fetching."""
+
+import http.client
+import re
+import shutil
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from blocklab.data.cache import digest, new_file
+from blocklab.errors import BlocklabError
+
+TIMEOUT = 30.0  # seconds without a byte
+
+
+def kept_name(url: str) -> str:
+    """The file name under which a URL's content is kept: readable, unique, same ending."""
+    last = urllib.parse.urlsplit(url).path.rsplit("/", 1)[-1] or "index"
+    return f"{digest(url)[:12]}-{re.sub(r'[^A-Za-z0-9._-]', '_', last)[-80:]}"
+
+
+def fetch(url: str, target: Path) -> None:
+    """Write the content of `url` to `target`, whole or not at all.
+
+    Raises BlocklabError with the reason when the network or the server says no.
+    """
+    request = urllib.request.Request(url, headers={"User-Agent": "blocklab"})
+    try:
+        with (
+            urllib.request.urlopen(request, timeout=TIMEOUT) as answer,
+            new_file(target) as partial,
+        ):
+            with partial.open("wb") as file:
+                shutil.copyfileobj(answer, file)
+            promised, got = answer.headers.get("Content-Length"), partial.stat().st_size
+            if promised is not None and int(promised) != got:
+                raise BlocklabError(f"{url}: broke off after {got:,} of {int(promised):,} bytes")
+    except urllib.error.HTTPError as error:
+        raise BlocklabError(f"{url}: the server answered {error.code} {error.reason}") from None
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "reason", None) or error
+        raise BlocklabError(f"{url}: could not be fetched ({reason})") from None

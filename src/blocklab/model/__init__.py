@@ -1,0 +1,1 @@
+"""The model: its config, the block and the whole transformer, presets, counts."""

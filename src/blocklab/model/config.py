@@ -1,0 +1,188 @@
+"""The configuration of a whole model: a tree of records that the module tree follows."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, cast
+
+import yaml
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+
+from blocklab.errors import BlocklabError
+from blocklab.model.block import BlockConfig, StandardBlock
+from blocklab.model.initialization import InitializationConfig, Normal
+from blocklab.model.layers import Layer, LayerException
+from blocklab.parts.attention import CausalAttention
+from blocklab.parts.norm import NoNorm, NormConfig
+from blocklab.parts.part import Spec, linear, under
+from blocklab.parts.positions import LearnedPositions, PositionsConfig, Rotary
+from blocklab.record import Record, changed, revalidated
+
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+class EmbeddingConfig(Record):
+    """The token embedding."""
+
+    scale: float | None = Field(None, gt=0)
+    """Factor on looked-up vectors. Null: 1, or for a tied table what lifts the head's std, at
+    which it is drawn, to the embedding's."""
+
+
+class HeadConfig(Record):
+    """The map from the stream to logits: softcap * tanh(scale * (W h + b) / softcap)."""
+
+    bias: bool = False
+    scale: float | None = Field(None, gt=0)
+    softcap: float | None = Field(None, gt=0)
+
+
+def _norm_word(value: object) -> object:
+    """`same` stays a word; every other string is a kind of norm."""
+    return {"kind": value} if isinstance(value, str) and value != "same" else value
+
+
+class ModelConfig(Record):
+    """A decoder-only language model. Sizes that are null are resolved from others at build."""
+
+    vocab_size: int | None = Field(None, gt=0)
+    """Rows of the embedding; null until a tokenizer gives it."""
+    context_length: int = Field(1024, gt=0)
+    d_model: int = Field(768, gt=0)
+    n_layers: int = Field(12, gt=0)
+    tie_embeddings: bool = True
+    dropout: Probability = 0.0
+    """After the embedding sum, on attention weights, and on each branch before it joins."""
+    embedding: EmbeddingConfig = EmbeddingConfig()
+    positions: SerializeAsAny[PositionsConfig] = Field(default_factory=LearnedPositions.Config)
+    block: SerializeAsAny[BlockConfig] = Field(default_factory=StandardBlock.Config)
+    final_norm: Annotated[
+        Literal["same"] | SerializeAsAny[NormConfig] | None, BeforeValidator(_norm_word)
+    ] = None
+    """`same` follows block.norm; null means `none` under placement post, else `same`."""
+    head: HeadConfig = HeadConfig()
+    layers: tuple[LayerException, ...] = ()
+    initialization: SerializeAsAny[InitializationConfig] = Field(default_factory=Normal)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for exception in self.layers:
+            exception.indices(self.n_layers)
+        for layer in {self.layer(i) for i in self._distinct_layers()}:
+            layer.block.check(self.d_model)
+            attention = getattr(layer.block, "attention", None)
+            if isinstance(attention, CausalAttention.Config) and isinstance(
+                layer.positions, Rotary.Config
+            ):
+                layer.positions.rotated(attention.heads(self.d_model)[2])
+        return self
+
+    def _distinct_layers(self) -> list[int]:
+        """Layers that can differ: one without exceptions and every one with some."""
+        excepted = {i for e in self.layers for i in e.indices(self.n_layers)}
+        plain = next((i for i in range(self.n_layers) if i not in excepted), None)
+        return sorted(excepted | ({plain} if plain is not None else set()))
+
+    def layer(self, index: int) -> Layer:
+        """Block and positions of layer `index`, exceptions applied."""
+        layer = Layer(block=self.block, positions=self.positions)
+        for exception in self.layers:
+            if index in exception.indices(self.n_layers):
+                layer = exception.applied_to(layer)
+        return layer
+
+    def excepted_positions(self) -> dict[int, PositionsConfig]:
+        """Positions of the layers whose own differ from the model's."""
+        own = {i: self.layer(i).positions for i in self._distinct_layers()} if self.layers else {}
+        return {i: positions for i, positions in own.items() if positions != self.positions}
+
+    @property
+    def rows(self) -> int:
+        """The vocabulary size. Raises BlocklabError while it is null."""
+        if self.vocab_size is None:
+            raise BlocklabError("vocab_size is null: give it, or a tokenizer that decides it")
+        return self.vocab_size
+
+    @property
+    def norm_at_the_end(self) -> NormConfig:
+        """The final norm after resolution; kind `none` where there is none."""
+        block_norm = getattr(self.block, "norm", None)
+        chosen = self.final_norm
+        if chosen is None and getattr(self.block, "placement", "pre") == "post":
+            return NoNorm.Config()
+        if chosen is None or chosen == "same":
+            return block_norm if isinstance(block_norm, NormConfig) else NoNorm.Config()
+        return chosen
+
+    @property
+    def embedding_scale(self) -> float:
+        """Factor on looked-up embeddings after resolution."""
+        if self.embedding.scale is not None:
+            return self.embedding.scale
+        if not self.tie_embeddings:
+            return 1.0
+        return self.initialization.table_std() / self.initialization.output_std()
+
+    def parameters(self) -> dict[str, Spec]:
+        """Path, shape and role of every distinct parameter, in the order of the built module."""
+        d = self.d_model
+        # A tied table is drawn as the head it is; its lookup is scaled instead.
+        table = Spec((self.rows, d), "head" if self.tie_embeddings else "embedding")
+        specs = {"embedding.weight": table}
+        specs |= under("positions", self.positions.parameters(d, self.context_length))
+        known: dict[Layer, dict[str, Spec]] = {}
+        plain = Layer(block=self.block, positions=self.positions)
+        for i in range(self.n_layers):
+            layer = self.layer(i) if self.layers else plain
+            if layer not in known:
+                known[layer] = layer.block.parameters(d)
+            specs |= under(f"blocks.{i}", known[layer])
+        for i, positions in self.excepted_positions().items():
+            inner = positions.parameters(d, self.context_length)
+            specs |= under(f"layer_positions.{i}", inner)
+        specs |= under("final_norm", self.norm_at_the_end.parameters(d))
+        head = linear("head", d, self.rows, bias=self.head.bias, role="head")
+        if self.tie_embeddings:
+            del head["head.weight"]
+        return specs | head
+
+    def with_changes(self, changes: Mapping[str, Any]) -> "ModelConfig":
+        """A new config with the value at each dotted path replaced.
+
+        `block.X` changes every layer, `blocks.3.X` one (it adds a layer exception). A mapping
+        without `kind` updates a part, one with `kind` replaces it; a change of kind keeps the
+        fields both kinds have. Raises BlocklabError for a bad path or value.
+        """
+        config: Record = self
+        for path, value in changes.items():
+            first, _, rest = path.partition(".")
+            if first == "blocks":
+                config = _excepted(cast(ModelConfig, config), path, rest, value)
+            else:
+                config = changed(config, path, value)
+        return revalidated(cast(ModelConfig, config))
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> "ModelConfig":
+        """Read a config; raises BlocklabError naming the file."""
+        try:
+            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            raise BlocklabError(f"{path}: cannot be read as YAML: {error}") from None
+        if not isinstance(data, dict):
+            raise BlocklabError(f"{path}: expected a mapping of a model's fields")
+        try:
+            return cls.parse(data)
+        except BlocklabError as error:
+            raise BlocklabError(f"{path}: {error}") from None
+
+    def to_yaml(self, path: str | Path) -> None:
+        """Write every field, defaults included."""
+        Path(path).write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+
+
+def _excepted(config: ModelConfig, path: str, rest: str, value: object) -> ModelConfig:
+    index, _, inner = rest.partition(".")
+    if not inner or not index.lstrip("-").isdigit():
+        raise BlocklabError(f"{path}: expected blocks.NUMBER.PATH, as in blocks.3.norm.kind")
+    exception = LayerException(at=index, changes={f"block.{inner}": value})
+    return config.model_copy(update={"layers": (*config.layers, exception)})

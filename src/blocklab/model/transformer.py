@@ -1,0 +1,174 @@
+"""The language model: embedding, positions, blocks, final norm, head."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from blocklab.errors import BlocklabError
+from blocklab.model.config import HeadConfig, ModelConfig
+from blocklab.model.initialization import draw_weights
+from blocklab.parts.context import AttentionContext, LayerCache
+from blocklab.parts.part import PartConfig, Spec
+from blocklab.parts.positions import LearnedPositions, Positions
+from blocklab.streams import stream_seed
+
+
+class Cache(Protocol):
+    """Keys and values of the tokens a model has seen before, for every layer."""
+
+    @property
+    def length(self) -> int:
+        """How many tokens it holds, padding included."""
+        ...
+
+    def layer(self, index: int) -> LayerCache: ...
+
+    def advance(self, n_tokens: int) -> None:
+        """Count the tokens that every layer has just appended."""
+        ...
+
+
+class Head(nn.Linear):
+    """From the stream to logits, (..., d_model) -> (..., vocab_size)."""
+
+    def __init__(self, d_model: int, vocab_size: int, config: HeadConfig, *, tied: bool) -> None:
+        # A tied head owns no weight; built without storage it takes no random numbers either.
+        super().__init__(d_model, vocab_size, config.bias, device="meta" if tied else None)
+        if tied and config.bias:
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        self.scale = config.scale or 1.0
+        self.softcap = config.softcap
+
+    def forward(self, h: Tensor) -> Tensor:
+        logits = super().forward(h)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
+
+
+class Transformer(nn.Module):
+    """A decoder-only language model built from its config.
+
+    Modules are constructed in reading order by PyTorch's own constructors, then every weight is
+    drawn again by its role. Without `seed` both take torch's global random numbers, as a plain
+    script would after `torch.manual_seed`; with it each parameter has a stream of its own.
+    Raises BlocklabError when vocab_size is still null or a part's record miscounts its module.
+    """
+
+    def __init__(self, config: ModelConfig, seed: int | None = None) -> None:
+        super().__init__()
+        self.config = config
+        d = config.d_model
+        self.embedding = nn.Embedding(config.rows, d)
+        self.embedding_scale = config.embedding_scale
+        self.positions = _built("positions", seed, config.positions, d, config.context_length)
+        self.blocks = nn.ModuleList(
+            _built(f"blocks.{i}", seed, config.layer(i).block, d) for i in range(config.n_layers)
+        )
+        self.layer_positions = nn.ModuleDict(
+            {
+                str(i): _built(f"layer_positions.{i}", seed, positions, d, config.context_length)
+                for i, positions in config.excepted_positions().items()
+            }
+        )
+        self.final_norm = _built("final_norm", seed, config.norm_at_the_end, d)
+        self.head = Head(d, config.rows, config.head, tied=config.tie_embeddings)
+        if config.tie_embeddings:
+            self.head.weight = self.embedding.weight
+        specs = config.parameters()
+        self._hold_to(specs)
+        draw_weights(self, specs, config.initialization, config.n_layers, seed)
+
+    def forward(
+        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """Logits (B, T, vocab_size) of the token after each of `tokens` (B, T).
+
+        `attention_mask` (B, S) is 1 for real tokens and 0 for padding, over the cached tokens and
+        these; positions count from the first real one. Raises BlocklabError when a table of
+        learned positions is too short.
+        """
+        return self.head(self.features(tokens, attention_mask, cache))  # type: ignore[no-any-return]
+
+    def features(
+        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
+    ) -> Tensor:
+        """What the head reads: the stream (B, T, d_model) after the final norm."""
+        start = cache.length if cache is not None else 0
+        real, places = self._places(tokens, attention_mask, start)
+        dropout = self.config.dropout if self.training else 0.0
+        shared: dict[object, object] = {}
+        x = self._embedded(tokens, places)
+        for i, block in enumerate(self.blocks):
+            context = AttentionContext(
+                positions=self._positions_of(i),
+                places=places,
+                start=start,
+                real=real,
+                dropout=dropout,
+                cache=cache.layer(i) if cache is not None else None,
+                shared=shared,
+            )
+            x = context.drop(x) if i == 0 else x
+            x = block(x, context)  # (B, T, d_model)
+        if cache is not None:
+            cache.advance(tokens.shape[1])
+        return self.final_norm(x)  # type: ignore[no-any-return]
+
+    def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
+        x: Tensor = self.embedding(tokens)  # (B, T, d_model)
+        if self.embedding_scale != 1.0:
+            x = x * self.embedding_scale
+        assert isinstance(self.positions, Positions)
+        added = self.positions.embed(places)
+        return x if added is None else x + added.to(x.dtype)
+
+    def _places(
+        self, tokens: Tensor, attention_mask: Tensor | None, start: int
+    ) -> tuple[Tensor | None, Tensor]:
+        """Which keys are real (B, S) or None, and the position of each query, (T,) or (B, T)."""
+        n_keys = start + tokens.shape[1]
+        if isinstance(self.positions, LearnedPositions) and n_keys > self.config.context_length:
+            raise BlocklabError(
+                f"{n_keys} tokens do not fit context_length {self.config.context_length}: "
+                "the table of learned positions ends there"
+            )
+        if attention_mask is None:
+            return None, torch.arange(start, n_keys, device=tokens.device)
+        if attention_mask.shape != (tokens.shape[0], n_keys):
+            raise BlocklabError(
+                f"attention_mask has shape {tuple(attention_mask.shape)}, expected "
+                f"({tokens.shape[0]}, {n_keys}): one entry for each token, cached ones included"
+            )
+        real = attention_mask.bool()
+        places = (real.cumsum(-1) - 1).clamp(min=0)[:, start:]
+        return real, places
+
+    def _positions_of(self, index: int) -> Positions:
+        own = str(index)
+        part = self.layer_positions[own] if own in self.layer_positions else self.positions
+        assert isinstance(part, Positions)
+        return part
+
+    def _hold_to(self, specs: Mapping[str, Spec]) -> None:
+        """Refuse a part whose record says other parameters than its module has."""
+        built = {name: tuple(p.shape) for name, p in self.named_parameters()}
+        said = {name: spec.shape for name, spec in specs.items()}
+        for name in built.keys() | said.keys():
+            if built.get(name) != said.get(name):
+                raise BlocklabError(
+                    f"{name}: the record counts {said.get(name)}, the module has {built.get(name)}"
+                )
+
+
+def _built(path: str, seed: int | None, record: PartConfig, *sizes: int) -> nn.Module:
+    """The part, constructed from a stream of its own when there is a seed."""
+    if seed is None:
+        return record.build(*sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "construction", path))
+        return record.build(*sizes)

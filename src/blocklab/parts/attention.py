@@ -1,0 +1,171 @@
+"""Causal self-attention: multi-head, grouped and multi-query, by one fused projection."""
+
+import math
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, SerializeAsAny
+from torch import Tensor, nn
+
+from blocklab.errors import BlocklabError
+from blocklab.parts.context import AttentionContext
+from blocklab.parts.norm import NormConfig
+from blocklab.parts.part import PartConfig, Spec, linear, part, slot, under
+
+
+@slot(n_sizes=1)
+class AttentionConfig(PartConfig):
+    """Mixes positions: (B, T, d_model) and a context -> (B, T, d_model)."""
+
+    slot = "attention"
+    default_kind = "causal"
+
+    def score_width(self, d_model: int, context_length: int) -> int:
+        """n_heads * head_dim * keys seen: the size of one token's two score products."""
+        return 0
+
+
+@part("attention", "causal")
+class CausalAttention(nn.Module):
+    """Each position looks at itself and those before it (Vaswani et al. 2017, section 3.2).
+
+    Fewer key and value heads than heads is grouped-query attention (Ainslie et al. 2023), one is
+    multi-query. `window` counts the position itself (Mistral). `softcap` bounds the scores by
+    cap * tanh(score / cap) (Gemma 2). `qk_norm` normalises queries and keys before they turn.
+    Rows of `qkv` are queries, then keys, then values, each head by head.
+    """
+
+    class Config(AttentionConfig):
+        kind: Literal["causal"] = "causal"
+        n_heads: int = Field(12, gt=0)
+        n_kv_heads: int | None = Field(None, gt=0)
+        """Key and value heads; null means as many as heads."""
+        head_dim: int | None = Field(None, gt=0)
+        """Width of a head; null means d_model / n_heads."""
+        qkv_bias: bool = True
+        out_bias: bool = True
+        qk_norm: SerializeAsAny[NormConfig] | None = None
+        qk_norm_over: Literal["head", "all"] = "head"
+        """Normalise each head by itself (Qwen 3), or all heads as one vector (OLMo 2)."""
+        window: int | None = Field(None, gt=0)
+        scale: float | None = Field(None, gt=0)
+        """Factor on the scores; null means 1 / sqrt(head_dim)."""
+        softcap: float | None = Field(None, gt=0)
+
+        def heads(self, d_model: int) -> tuple[int, int, int]:
+            """n_heads, n_kv_heads and head_dim after resolution."""
+            n_kv_heads = self.n_kv_heads or self.n_heads
+            if self.head_dim is None and d_model % self.n_heads:
+                raise BlocklabError(
+                    f"block.attention.n_heads: {self.n_heads} heads do not divide "
+                    f"d_model {d_model}; choose a divisor or give head_dim"
+                )
+            if self.n_heads % n_kv_heads:
+                raise BlocklabError(
+                    f"block.attention.n_kv_heads: {n_kv_heads} key-value heads do not divide "
+                    f"{self.n_heads} heads"
+                )
+            return self.n_heads, n_kv_heads, self.head_dim or d_model // self.n_heads
+
+        def parameters(self, d_model: int) -> dict[str, Spec]:  # type: ignore[override]
+            n_heads, n_kv_heads, head_dim = self.heads(d_model)
+            width = (n_heads + 2 * n_kv_heads) * head_dim
+            specs = linear("qkv", d_model, width, bias=self.qkv_bias)
+            if self.qk_norm is not None:
+                over = self._normed_widths(d_model)
+                specs |= under("query_norm", self.qk_norm.parameters(over[0]))
+                specs |= under("key_norm", self.qk_norm.parameters(over[1]))
+            return specs | linear(
+                "output", n_heads * head_dim, d_model, bias=self.out_bias, role="writer"
+            )
+
+        def score_width(self, d_model: int, context_length: int) -> int:
+            n_heads, _, head_dim = self.heads(d_model)
+            return n_heads * head_dim * min(context_length, self.window or context_length)
+
+        def _normed_widths(self, d_model: int) -> tuple[int, int]:
+            n_heads, n_kv_heads, head_dim = self.heads(d_model)
+            if self.qk_norm_over == "head":
+                return head_dim, head_dim
+            return n_heads * head_dim, n_kv_heads * head_dim
+
+    def __init__(self, d_model: int, config: Config) -> None:
+        super().__init__()
+        self.n_heads, self.n_kv_heads, self.head_dim = config.heads(d_model)
+        self.window, self.softcap = config.window, config.softcap
+        self.scale = config.scale or 1 / math.sqrt(self.head_dim)
+        self.norm_over_all = config.qk_norm_over == "all"
+        width = (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
+        self.qkv = nn.Linear(d_model, width, bias=config.qkv_bias)
+        self.query_norm = self.key_norm = None
+        if config.qk_norm is not None:
+            over = config._normed_widths(d_model)
+            self.query_norm = config.qk_norm.build(over[0])
+            self.key_norm = config.qk_norm.build(over[1])
+        self.output = nn.Linear(self.n_heads * self.head_dim, d_model, bias=config.out_bias)
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
+        queries, keys, values = self._project(x, context)
+        keys, values = context.extend(keys, values)
+        mixed = self._attend(queries, keys, values, context)  # (B, n_heads, T, head_dim)
+        return self.output(mixed.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+
+    def _project(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, n_heads, T, head_dim); keys and values (B, n_kv_heads, T, head_dim)."""
+        looking = self.n_heads + self.n_kv_heads
+        qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads of all three, head_dim)
+        if self.query_norm is None:
+            turned = context.rotate(qkv[:, :, :looking])
+        else:
+            queries = self._normed(self.query_norm, qkv[:, :, : self.n_heads])
+            keys = self._normed(self.key_norm, qkv[:, :, self.n_heads : looking])
+            turned = context.rotate(torch.cat((queries, keys), dim=2))
+        turned, values = turned.transpose(1, 2), qkv[:, :, looking:].transpose(1, 2)
+        return turned[:, : self.n_heads], turned[:, self.n_heads :], values
+
+    def _normed(self, norm: nn.Module | None, heads: Tensor) -> Tensor:
+        assert norm is not None
+        if not self.norm_over_all:
+            return norm(heads)  # type: ignore[no-any-return]
+        return norm(heads.flatten(2)).view_as(heads)  # type: ignore[no-any-return]
+
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
+    ) -> Tensor:
+        mask = context.mask(queries, keys.shape[2], self.window)
+        if self.softcap is not None:
+            return self._attend_capped(queries, keys, values, mask, context)
+        return F.scaled_dot_product_attention(
+            queries,
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=context.dropout,
+            is_causal=mask is None and queries.shape[2] > 1,
+            scale=self.scale,
+            enable_gqa=self.n_kv_heads != self.n_heads,
+        )
+
+    def _attend_capped(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        context: AttentionContext,
+    ) -> Tensor:
+        group = self.n_heads // self.n_kv_heads
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        scores = queries @ keys.transpose(-1, -2) * self.scale  # (B, n_heads, T, S)
+        if scores.dtype != torch.float64:
+            scores = scores.float()
+        assert self.softcap is not None
+        scores = self.softcap * torch.tanh(scores / self.softcap)
+        if mask is None and queries.shape[2] > 1:
+            mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if mask is not None and mask.dtype == torch.bool:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        elif mask is not None:
+            scores = scores + mask
+        return context.drop(scores.softmax(-1).to(values.dtype)) @ values

@@ -1,0 +1,130 @@
+"""Normalisations of a vector of the residual stream: layer, rms, dyt, none."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from blocklab.parts.part import PartConfig, Spec, part, slot
+
+
+@slot(n_sizes=1)
+class NormConfig(PartConfig):
+    """A norm over the last dimension, of size d."""
+
+    slot = "norm"
+    default_kind = "layer"
+
+
+def _affine(d: int, bias: bool) -> dict[str, Spec]:
+    specs = {"weight": Spec((d,), "gain")}
+    if bias:
+        specs["bias"] = Spec((d,), "bias")
+    return specs
+
+
+@part("norm", "layer")
+class LayerNorm(nn.Module):
+    """Subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016).
+
+    The variance divides by d, not d - 1, and eps stands inside the root.
+    Shapes: (..., d) -> (..., d). Computes in at least float32 and returns the input's dtype.
+    """
+
+    class Config(NormConfig):
+        kind: Literal["layer"] = "layer"
+        eps: float = Field(1e-5, gt=0)
+        bias: bool = True
+        unit_offset: bool = False
+        """Store the gain as its distance from one (Gemma)."""
+
+        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
+            return _affine(d, self.bias)
+
+    def __init__(self, d: int, config: Config) -> None:
+        super().__init__()
+        self.eps, self.unit_offset = config.eps, config.unit_offset
+        self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
+        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = self.weight + 1 if self.unit_offset else self.weight
+        return F.layer_norm(x, gain.shape, gain, self.bias, self.eps)
+
+
+@part("norm", "rms")
+class RMSNorm(nn.Module):
+    """Divide each vector by its root mean square, then scale (Zhang & Sennrich 2019).
+
+    Shapes: (..., d) -> (..., d). Computes in at least float32 and returns the input's dtype.
+    """
+
+    class Config(NormConfig):
+        kind: Literal["rms"] = "rms"
+        eps: float = Field(1e-6, gt=0)
+        bias: bool = False
+        unit_offset: bool = False
+        """Store the gain as its distance from one (Gemma)."""
+
+        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
+            return _affine(d, self.bias)
+
+    def __init__(self, d: int, config: Config) -> None:
+        super().__init__()
+        self.eps, self.unit_offset = config.eps, config.unit_offset
+        self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
+        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        gain = self.weight + 1 if self.unit_offset else self.weight
+        wide = x if x.dtype == torch.float64 else x.float()
+        y = F.rms_norm(wide, gain.shape, gain.to(wide.dtype), self.eps)
+        if self.bias is not None:
+            y = y + self.bias
+        return y.to(x.dtype)
+
+
+@part("norm", "dyt")
+class DynamicTanh(nn.Module):
+    """tanh(alpha * x), scaled and shifted: no statistics at all (Zhu et al. 2025).
+
+    Shapes: (..., d) -> (..., d). alpha is one learned number.
+    """
+
+    class Config(NormConfig):
+        kind: Literal["dyt"] = "dyt"
+        alpha: float = Field(0.5, gt=0)
+        """First value of alpha."""
+        bias: bool = True
+
+        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {"alpha": Spec((1,), "gain"), **_affine(d, self.bias)}
+
+    def __init__(self, d: int, config: Config) -> None:
+        super().__init__()
+        self.alpha = nn.Parameter(torch.full((1,), config.alpha))
+        self.weight = nn.Parameter(torch.ones(d))
+        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.alpha * x) * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+@part("norm", "none")
+class NoNorm(nn.Module):
+    """The vector as it is."""
+
+    class Config(NormConfig):
+        kind: Literal["none"] = "none"
+
+        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {}
+
+    def __init__(self, d: int, config: Config) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

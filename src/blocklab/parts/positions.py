@@ -1,0 +1,172 @@
+"""How a model knows where a token stands: learned, sinusoidal, rotary, alibi, none.
+
+A positions part may act in three places, each a method that by default does nothing: it may add to
+the embeddings, rotate queries and keys, or bias the attention scores.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from blocklab.errors import BlocklabError
+from blocklab.parts.part import PartConfig, Spec, part, slot
+
+Tables = tuple[Tensor, Tensor]
+"""Cosines and sines of the rotation, each (..., T, rotated // 2)."""
+
+
+@slot(n_sizes=2)
+class PositionsConfig(PartConfig):
+    """The positions of a model with `context_length` places in a stream `d_model` wide."""
+
+    slot = "positions"
+    default_kind = "learned"
+
+    def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+        return {}
+
+
+class Positions(nn.Module):
+    """Base of positions parts. Positions count from 0 at a sequence's first real token."""
+
+    def __init__(self, d_model: int, context_length: int, config: PositionsConfig) -> None:
+        super().__init__()
+
+    def embed(self, positions: Tensor) -> Tensor | None:
+        """What is added to the token embeddings: (..., T) -> (..., T, d_model)."""
+        return None
+
+    def tables(self, positions: Tensor, head_dim: int, dtype: torch.dtype) -> Tables | None:
+        """What rotates queries and keys at these positions."""
+        return None
+
+    def rotate(self, x: Tensor, tables: Tables) -> Tensor:
+        """Queries or keys (B, T, heads, head_dim), rotated."""
+        return x
+
+    def score_bias(self, distance: Tensor, n_heads: int) -> Tensor | None:
+        """What is added to the scores for queries `distance` places after their keys.
+
+        (..., T, S) -> (..., n_heads, T, S).
+        """
+        return None
+
+
+@part("positions", "none")
+class NoPositions(Positions):
+    """Nothing but the causal mask tells places apart (Haviv et al. 2022)."""
+
+    class Config(PositionsConfig):
+        kind: Literal["none"] = "none"
+
+
+@part("positions", "learned")
+class LearnedPositions(Positions):
+    """A table with one learned vector a place, added to the embeddings (GPT-2)."""
+
+    class Config(PositionsConfig):
+        kind: Literal["learned"] = "learned"
+
+        def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {"weight": Spec((context_length, d_model), "position")}
+
+    def __init__(self, d_model: int, context_length: int, config: PositionsConfig) -> None:
+        super().__init__(d_model, context_length, config)
+        # Constructed by nn.Embedding so that it takes the same random numbers as a plain GPT-2.
+        self.weight = nn.Embedding(context_length, d_model).weight
+
+    def embed(self, positions: Tensor) -> Tensor:
+        return nn.functional.embedding(positions, self.weight)
+
+
+@part("positions", "sinusoidal")
+class SinusoidalPositions(Positions):
+    """Fixed sines and cosines of falling frequency, added (Vaswani et al. 2017, section 3.5)."""
+
+    class Config(PositionsConfig):
+        kind: Literal["sinusoidal"] = "sinusoidal"
+        base: float = Field(10_000.0, gt=1)
+
+    def __init__(self, d_model: int, context_length: int, config: Config) -> None:
+        super().__init__(d_model, context_length, config)
+        if d_model % 2:
+            raise BlocklabError(f"positions.kind: sinusoidal needs an even d_model, not {d_model}")
+        self.d_model, self.base = d_model, config.base
+
+    def embed(self, positions: Tensor) -> Tensor:
+        exponents = torch.arange(0, self.d_model, 2, device=positions.device) / self.d_model
+        angles = positions[..., None] * self.base**-exponents  # (..., T, d_model/2)
+        return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
+
+
+@part("positions", "rotary")
+class Rotary(Positions):
+    """Rotate pairs of query and key dimensions by an angle that grows with the place.
+
+    Su et al. 2021 (RoFormer). Pairs are (i, i + rotated/2) as in Llama, or neighbours (2i, 2i + 1)
+    as in GPT-J with `interleaved`. `fraction` rotates the first part of each head only (GPT-NeoX).
+    Angles are computed in at least float32.
+    """
+
+    class Config(PositionsConfig):
+        kind: Literal["rotary"] = "rotary"
+        base: float = Field(10_000.0, gt=1)
+        fraction: float = Field(1.0, gt=0, le=1)
+        interleaved: bool = False
+
+        def rotated(self, head_dim: int) -> int:
+            """How many of a head's dimensions turn."""
+            rotated = int(head_dim * self.fraction)
+            if rotated < 2 or rotated % 2:
+                raise BlocklabError(
+                    f"positions.fraction: {self.fraction} of head_dim {head_dim} is {rotated} "
+                    "dimensions; rotation needs an even number of at least 2"
+                )
+            return rotated
+
+    def __init__(self, d_model: int, context_length: int, config: Config) -> None:
+        super().__init__(d_model, context_length, config)
+        self.config = config
+
+    def tables(self, positions: Tensor, head_dim: int, dtype: torch.dtype) -> Tables:
+        wide = torch.float64 if dtype == torch.float64 else torch.float32
+        rotated = self.config.rotated(head_dim)
+        exponents = torch.arange(0, rotated, 2, device=positions.device, dtype=wide) / rotated
+        angles = positions.to(wide)[..., None] * self.config.base**-exponents  # (..., T, rotated/2)
+        return angles.cos(), angles.sin()
+
+    def rotate(self, x: Tensor, tables: Tables) -> Tensor:
+        cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
+        rotated = 2 * cos.shape[-1]
+        turning, still = x[..., :rotated], x[..., rotated:]
+        if self.config.interleaved:
+            a, b = turning[..., 0::2], turning[..., 1::2]
+            turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
+        else:
+            a, b = turning.chunk(2, dim=-1)
+            turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
+        turned = turned.to(x.dtype)
+        return turned if rotated == x.shape[-1] else torch.cat((turned, still), dim=-1)
+
+
+@part("positions", "alibi")
+class Alibi(Positions):
+    """Scores fall linearly with distance, each head at a slope of its own (Press et al. 2021)."""
+
+    class Config(PositionsConfig):
+        kind: Literal["alibi"] = "alibi"
+
+    def score_bias(self, distance: Tensor, n_heads: int) -> Tensor:
+        slopes = torch.tensor(alibi_slopes(n_heads), device=distance.device)
+        return -slopes.view(-1, 1, 1) * distance.unsqueeze(-3)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """2^(-8 i / n) for n heads, i = 1..n; other than powers of two take every second of 2n more."""
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (i + 1) / power) for i in range(power)]
+    extra = [2 ** (-8 * (i + 1) / (2 * power)) for i in range(0, 2 * (n_heads - power), 2)]
+    return slopes + extra
