@@ -56,7 +56,8 @@ class Record(BaseModel):
 
     def plain(self) -> dict[str, Value]:
         """The record as plain JSON values; `parse` of it gives an equal record."""
-        return cast(dict[str, Value], self.model_dump(mode="json"))
+        # As any: a user's record may nest a slot's base and still lose no field of the kind there.
+        return cast(dict[str, Value], self.model_dump(mode="json", serialize_as_any=True))
 
 
 class Tagged(Record):
@@ -76,7 +77,7 @@ class Tagged(Record):
     def register(cls, kind: str) -> None:
         """Make this record the one that `kind` means in its slot."""
         registered = Tagged._kinds.setdefault(cls.slot, {})
-        if kind in registered and registered[kind].__qualname__ != cls.__qualname__:
+        if kind in registered and not _same_definition(registered[kind], cls):
             raise BlocklabError(f"{cls.slot} kind '{kind}' is already taken; choose another name")
         registered[kind] = cls
 
@@ -113,6 +114,11 @@ class Tagged(Record):
                 {"slot": cls.slot, "kind": str(kind), "hint": nearest(str(kind), cls.kinds())},
             )
         return cls.kinds()[kind].model_validate(data)
+
+
+def _same_definition(one: type, other: type) -> bool:
+    """The same class, or the same lines run again, as in a notebook."""
+    return (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
 
 
 def explained(error: ValidationError, at: str = "") -> BlocklabError:
@@ -176,10 +182,13 @@ def _changed(record: Record, steps: list[str], value: object, path: str) -> Reco
         )
     current = getattr(record, head)
     if rest:
-        if current is None:
-            new: object = _nested_mapping(rest, value)
-        elif isinstance(current, Record):
-            new = _changed(current, rest, value, path)
+        if isinstance(current, Record):
+            new: object = _changed(current, rest, value, path)
+        elif current is None or rest == ["kind"]:
+            new = _nested_mapping(rest, value)
+        elif isinstance(current, Mapping):
+            # Set by an earlier change and not validated yet.
+            new = _merged(current, rest, value)
         else:
             raise BlocklabError(f"{path}: '{head}' has no parts, it is {current!r}")
     elif head == "kind" and isinstance(record, Tagged):
@@ -198,6 +207,17 @@ def _nested_mapping(steps: list[str], value: object) -> object:
     for step in reversed(steps):
         value = {step: value}
     return value
+
+
+def _merged(mapping: Mapping[str, object], steps: list[str], value: object) -> object:
+    inner = mapping.get(steps[0])
+    if len(steps) == 1:
+        new = value
+    elif isinstance(inner, Mapping):
+        new = _merged(inner, steps[1:], value)
+    else:
+        new = _nested_mapping(steps[1:], value)
+    return {**mapping, steps[0]: new}
 
 
 def _switched(record: Tagged, kind: object, path: str) -> Record:

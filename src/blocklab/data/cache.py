@@ -74,16 +74,17 @@ def _own(folder: Path) -> bool:
 
 
 def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
 
 
 def _sync_folder(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # not every system lets a folder be synced
-        _sync(folder)
+    with contextlib.suppress(OSError):  # not every system lets a folder be opened or synced
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
 
 
 @contextlib.contextmanager

@@ -2,11 +2,12 @@
 
 import http.client
 import re
-import shutil
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 from blocklab.data.cache import digest, new_file
 from blocklab.errors import BlocklabError
@@ -27,17 +28,27 @@ def fetch(url: str, target: Path) -> None:
     """
     request = urllib.request.Request(url, headers={"User-Agent": "blocklab"})
     try:
-        with (
-            urllib.request.urlopen(request, timeout=TIMEOUT) as answer,
-            new_file(target) as partial,
-        ):
-            with partial.open("wb") as file:
-                shutil.copyfileobj(answer, file)
-            promised, got = answer.headers.get("Content-Length"), partial.stat().st_size
-            if promised is not None and int(promised) != got:
-                raise BlocklabError(f"{url}: broke off after {got:,} of {int(promised):,} bytes")
+        answer = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         raise BlocklabError(f"{url}: the server answered {error.code} {error.reason}") from None
     except (OSError, http.client.HTTPException) as error:
-        reason = getattr(error, "reason", None) or error
-        raise BlocklabError(f"{url}: could not be fetched ({reason})") from None
+        raise BlocklabError(f"{url}: could not be fetched ({_reason(error)})") from None
+    with answer, new_file(target) as partial:
+        with partial.open("wb") as file:
+            for block in _received(answer, url):
+                file.write(block)
+        promised, got = answer.headers.get("Content-Length"), partial.stat().st_size
+        if promised is not None and int(promised) != got:
+            raise BlocklabError(f"{url}: broke off after {got:,} of {int(promised):,} bytes")
+
+
+def _received(answer: IO[bytes], url: str) -> Iterator[bytes]:
+    try:
+        while block := answer.read(1 << 20):
+            yield block
+    except (OSError, http.client.HTTPException) as error:
+        raise BlocklabError(f"{url}: broke off ({_reason(error)})") from None
+
+
+def _reason(error: Exception) -> str:
+    return str(getattr(error, "reason", "") or error or type(error).__name__)

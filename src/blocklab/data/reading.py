@@ -59,7 +59,7 @@ def without_lone_surrogates(text: str) -> str:
 def check_encoding(encoding: str) -> None:
     try:
         b"".decode(encoding)
-    except LookupError:
+    except (LookupError, ValueError):
         raise BlocklabError(
             f"encoding '{encoding}' is not a text encoding that Python knows; "
             "expected a name such as utf-8, latin-1, cp1252 or utf-16"
@@ -111,9 +111,7 @@ def _with_end(data: Iterable[bytes]) -> Iterator[bytes]:
     yield b""
 
 
-def undecodable(
-    where: str, offset: int, error: UnicodeDecodeError, encoding: str
-) -> BlocklabError:
+def undecodable(where: str, offset: int, error: UnicodeDecodeError, encoding: str) -> BlocklabError:
     found = error.object[error.start]
     return BlocklabError(
         f"{where}: byte {offset} (0x{found:02x}) is not {encoding} ({error.reason}); "
@@ -188,9 +186,10 @@ def _text_field(line: str, at: str) -> str:
         entry = json.loads(line)
     except ValueError as error:
         raise BlocklabError(f"{at}: not JSON ({error})") from None
-    if not isinstance(entry, dict) or "text" not in entry:
-        found = f"keys {', '.join(map(str, entry))}" if isinstance(entry, dict) else f"{entry!r:.40}"
-        raise BlocklabError(f'{at}: expected an object with "text", found {found}')
+    if not isinstance(entry, dict):
+        raise BlocklabError(f'{at}: expected an object with "text", found {entry!r:.40}')
+    if "text" not in entry:
+        raise BlocklabError(f'{at}: no "text", found the keys {", ".join(entry) or "(none)"}')
     text = entry["text"]
     if not isinstance(text, str):
         raise BlocklabError(f'{at}: "text" is {text!r:.40}, expected a string')

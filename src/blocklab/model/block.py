@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from torch import Tensor, nn
 
-from blocklab.errors import BlocklabError
 from blocklab.model.sublayer import NORM_ROLES, Placement, through_sublayer
 from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.context import AttentionContext
@@ -58,9 +57,8 @@ class StandardBlock(nn.Module):
         @model_validator(mode="after")
         def _parallel_is_pre_norm(self) -> "StandardBlock.Config":
             if self.parallel != "off" and self.placement != "pre":
-                raise BlocklabError(
-                    f"block.parallel: '{self.parallel}' goes with placement 'pre', "
-                    f"not '{self.placement}'"
+                raise ValueError(
+                    f"parallel '{self.parallel}' goes with placement 'pre', not '{self.placement}'"
                 )
             return self
 
@@ -81,6 +79,10 @@ class StandardBlock(nn.Module):
                 for sublayer in SUBLAYERS
             }
 
+        def residual_names(self) -> tuple[str, ...]:
+            """One for each way back to the stream: in parallel the branches share it."""
+            return SUBLAYERS if self.parallel == "off" else ("both",)
+
         def parameters(self, d_model: int) -> dict[str, Spec]:  # type: ignore[override]
             names = self.norm_names()
             specs: dict[str, Spec] = {}
@@ -88,8 +90,8 @@ class StandardBlock(nn.Module):
                 specs |= under(f"norm.{name}", self.norm.parameters(d_model))
             specs |= under("attention", self.attention.parameters(d_model))
             specs |= under("feed_forward", self.feed_forward.parameters(d_model))
-            for sublayer in SUBLAYERS:
-                specs |= under(f"residual.{sublayer}", self.residual.parameters(d_model))
+            for name in self.residual_names():
+                specs |= under(f"residual.{name}", self.residual.parameters(d_model))
             return specs
 
         def matrix_parameters(self, d_model: int) -> int:  # type: ignore[override]
@@ -112,7 +114,7 @@ class StandardBlock(nn.Module):
         self.attention = config.attention.build(d_model)
         self.feed_forward = config.feed_forward.build(d_model)
         self.residual = nn.ModuleDict(
-            {sublayer: config.residual.build(d_model) for sublayer in SUBLAYERS}
+            {name: config.residual.build(d_model) for name in config.residual_names()}
         )
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
@@ -135,9 +137,8 @@ class StandardBlock(nn.Module):
         h = self._norms("attention")["into"](x)
         shared = self.norm_names["attention"] == self.norm_names["feed_forward"]
         g = h if shared else self._norms("feed_forward")["into"](x)
-        joined = self.residual["attention"](x, context.drop(attention(h)))
-        mixed = context.drop(self.feed_forward(g))
-        return self.residual["feed_forward"](joined, mixed)  # type: ignore[no-any-return]
+        branches = context.drop(attention(h)) + context.drop(self.feed_forward(g))
+        return self.residual["both"](x, branches)  # type: ignore[no-any-return]
 
     def _norms(self, sublayer: str) -> Mapping[str, nn.Module]:
         return {role: self.norm[name] for role, name in self.norm_names[sublayer].items()}

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
-from pydantic import BeforeValidator, Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, WrapValidator, model_validator
 
 from blocklab.errors import BlocklabError
 from blocklab.model.block import BlockConfig, StandardBlock
@@ -36,9 +36,9 @@ class HeadConfig(Record):
     softcap: float | None = Field(None, gt=0)
 
 
-def _norm_word(value: object) -> object:
-    """`same` stays a word; every other string is a kind of norm."""
-    return {"kind": value} if isinstance(value, str) and value != "same" else value
+def _same_or_norm(value: object, _: object) -> object:
+    """`same` and null stay as they are; everything else must be a norm, and errors say which."""
+    return value if value is None or value == "same" else NormConfig.model_validate(value)
 
 
 class ModelConfig(Record):
@@ -56,7 +56,7 @@ class ModelConfig(Record):
     positions: SerializeAsAny[PositionsConfig] = Field(default_factory=LearnedPositions.Config)
     block: SerializeAsAny[BlockConfig] = Field(default_factory=StandardBlock.Config)
     final_norm: Annotated[
-        Literal["same"] | SerializeAsAny[NormConfig] | None, BeforeValidator(_norm_word)
+        Literal["same"] | SerializeAsAny[NormConfig] | None, WrapValidator(_same_or_norm)
     ] = None
     """`same` follows block.norm; null means `none` under placement post, else `same`."""
     head: HeadConfig = HeadConfig()
@@ -67,7 +67,7 @@ class ModelConfig(Record):
     def _fits_together(self) -> Self:
         for exception in self.layers:
             exception.indices(self.n_layers)
-        for layer in {self.layer(i) for i in self._distinct_layers()}:
+        for layer in map(self.layer, self._distinct_layers()):
             layer.block.check(self.d_model)
             attention = getattr(layer.block, "attention", None)
             if isinstance(attention, CausalAttention.Config) and isinstance(
@@ -76,11 +76,15 @@ class ModelConfig(Record):
                 layer.positions.rotated(attention.heads(self.d_model)[2])
         return self
 
+    def _exceptions(self, index: int) -> tuple[int, ...]:
+        """Which of `layers` act on layer `index`; layers with the same ones are alike."""
+        return tuple(n for n, e in enumerate(self.layers) if index in e.indices(self.n_layers))
+
     def _distinct_layers(self) -> list[int]:
-        """Layers that can differ: one without exceptions and every one with some."""
-        excepted = {i for e in self.layers for i in e.indices(self.n_layers)}
-        plain = next((i for i in range(self.n_layers) if i not in excepted), None)
-        return sorted(excepted | ({plain} if plain is not None else set()))
+        """One index for each group of layers that are alike."""
+        if not self.layers:
+            return [0]
+        return list({self._exceptions(i): i for i in range(self.n_layers)}.values())
 
     def layer(self, index: int) -> Layer:
         """Block and positions of layer `index`, exceptions applied."""
@@ -92,7 +96,9 @@ class ModelConfig(Record):
 
     def excepted_positions(self) -> dict[int, PositionsConfig]:
         """Positions of the layers whose own differ from the model's."""
-        own = {i: self.layer(i).positions for i in self._distinct_layers()} if self.layers else {}
+        if not self.layers:
+            return {}
+        own = {i: self.layer(i).positions for i in range(self.n_layers)}
         return {i: positions for i, positions in own.items() if positions != self.positions}
 
     @property
@@ -129,13 +135,12 @@ class ModelConfig(Record):
         table = Spec((self.rows, d), "head" if self.tie_embeddings else "embedding")
         specs = {"embedding.weight": table}
         specs |= under("positions", self.positions.parameters(d, self.context_length))
-        known: dict[Layer, dict[str, Spec]] = {}
-        plain = Layer(block=self.block, positions=self.positions)
+        known: dict[tuple[int, ...], dict[str, Spec]] = {}
         for i in range(self.n_layers):
-            layer = self.layer(i) if self.layers else plain
-            if layer not in known:
-                known[layer] = layer.block.parameters(d)
-            specs |= under(f"blocks.{i}", known[layer])
+            alike = self._exceptions(i)
+            if alike not in known:
+                known[alike] = self.layer(i).block.parameters(d)
+            specs |= under(f"blocks.{i}", known[alike])
         for i, positions in self.excepted_positions().items():
             inner = positions.parameters(d, self.context_length)
             specs |= under(f"layer_positions.{i}", inner)

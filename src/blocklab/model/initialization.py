@@ -34,8 +34,9 @@ class InitializationConfig(Tagged):
 
     embedding_std: float | None = Field(None, gt=0)
     head_std: float | None = Field(None, gt=0)
-    residual_writers: Literal["plain", "depth", "zero"] = "plain"
-    """Matrices that write to the stream: as others, divided by sqrt(2 n_layers), or zero."""
+    residual_writers: Literal["plain", "depth", "zero"] | None = None
+    """Matrices that write to the stream: as others, divided by sqrt(2 n_layers), or zero. Null
+    means `depth` under kind depth, else `plain`."""
 
     @abstractmethod
     def matrix_std(self, fan_in: int) -> float:
@@ -60,9 +61,13 @@ class InitializationConfig(Tagged):
         if spec.role not in ("matrix", "writer"):
             return None
         std = self.matrix_std(spec.shape[-1])
-        if spec.role == "matrix" or self.residual_writers == "plain":
+        if spec.role == "matrix" or self.writers() == "plain":
             return std
-        return std / math.sqrt(2 * n_layers) if self.residual_writers == "depth" else 0.0
+        return std / math.sqrt(2 * n_layers) if self.writers() == "depth" else 0.0
+
+    def writers(self) -> Literal["plain", "depth", "zero"]:
+        """`residual_writers` after resolution."""
+        return self.residual_writers or "plain"
 
 
 class Normal(InitializationConfig):
@@ -85,7 +90,9 @@ class Depth(Normal):
     """Normal, with residual writers divided by sqrt(2 n_layers) (Radford et al. 2019, 2.3)."""
 
     kind: Literal["depth"] = "depth"  # type: ignore[assignment]
-    residual_writers: Literal["plain", "depth", "zero"] = "depth"
+
+    def writers(self) -> Literal["plain", "depth", "zero"]:
+        return self.residual_writers or "depth"
 
 
 class FanIn(InitializationConfig):

@@ -78,11 +78,18 @@ class LayerException(Record):
 
     def applied_to(self, layer: Layer) -> Layer:
         """The layer with every change made."""
-        new = with_changes(layer, self.changes, at=f"layers at '{self.at}'")
-        acts_once = getattr(new.positions.module, "embed", None) is not Positions.embed
-        if new.positions != layer.positions and acts_once:
+        try:
+            new = with_changes(layer, self.changes)
+        except BlocklabError as error:
+            raise BlocklabError(f"layers at '{self.at}': {error}") from None
+        if new.positions != layer.positions:
+            for positions in (layer.positions, new.positions):
+                self._refuse_if_embedding(positions)
+        return new
+
+    def _refuse_if_embedding(self, positions: PositionsConfig) -> None:
+        if getattr(positions.module, "embed", None) is not Positions.embed:
             raise BlocklabError(
-                f"layers at '{self.at}': positions '{new.positions.kind}' act on the embedding "
+                f"layers at '{self.at}': positions '{positions.kind}' act on the embedding "
                 "and cannot differ from layer to layer"
             )
-        return new

@@ -1,7 +1,8 @@
 """The language model: embedding, positions, blocks, final norm, head."""
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         d = config.d_model
-        self.embedding = nn.Embedding(config.rows, d)
+        with _construction("embedding", seed):
+            self.embedding = nn.Embedding(config.rows, d)
         self.embedding_scale = config.embedding_scale
         self.positions = _built("positions", seed, config.positions, d, config.context_length)
         self.blocks = nn.ModuleList(
@@ -76,9 +78,10 @@ class Transformer(nn.Module):
             }
         )
         self.final_norm = _built("final_norm", seed, config.norm_at_the_end, d)
-        self.head = Head(d, config.rows, config.head, tied=config.tie_embeddings)
-        if config.tie_embeddings:
-            self.head.weight = self.embedding.weight
+        with _construction("head", seed):
+            self.head = Head(d, config.rows, config.head, tied=config.tie_embeddings)
+        self._tie()
+        self.register_load_state_dict_post_hook(_tie_again)  # type: ignore[no-untyped-call]
         specs = config.parameters()
         self._hold_to(specs)
         draw_weights(self, specs, config.initialization, config.n_layers, seed)
@@ -154,6 +157,16 @@ class Transformer(nn.Module):
         assert isinstance(part, Positions)
         return part
 
+    def _tie(self) -> None:
+        if self.config.tie_embeddings:
+            self.head.weight = self.embedding.weight
+
+    def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
+        """Every move goes through here; where it makes new parameters the tie is made again."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        self._tie()
+        return self
+
     def _hold_to(self, specs: Mapping[str, Spec]) -> None:
         """Refuse a part whose record says other parameters than its module has."""
         built = {name: tuple(p.shape) for name, p in self.named_parameters()}
@@ -165,10 +178,23 @@ class Transformer(nn.Module):
                 )
 
 
+def _tie_again(model: Transformer, _: object) -> None:
+    """After loading: assigned tensors would leave the head with one of its own."""
+    model._tie()
+
+
 def _built(path: str, seed: int | None, record: PartConfig, *sizes: int) -> nn.Module:
     """The part, constructed from a stream of its own when there is a seed."""
-    if seed is None:
+    with _construction(path, seed):
         return record.build(*sizes)
+
+
+@contextmanager
+def _construction(path: str, seed: int | None) -> Iterator[None]:
+    """With a seed, what is constructed here draws from a stream of its own."""
+    if seed is None:
+        yield
+        return
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "construction", path))
-        return record.build(*sizes)
+        yield

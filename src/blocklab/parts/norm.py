@@ -90,7 +90,8 @@ class RMSNorm(nn.Module):
 class DynamicTanh(nn.Module):
     """tanh(alpha * x), scaled and shifted: no statistics at all (Zhu et al. 2025).
 
-    Shapes: (..., d) -> (..., d). alpha is one learned number.
+    Shapes: (..., d) -> (..., d). alpha is one learned number. Computes in at least float32 and
+    returns the input's dtype.
     """
 
     class Config(NormConfig):
@@ -109,8 +110,11 @@ class DynamicTanh(nn.Module):
         self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        y = torch.tanh(self.alpha * x) * self.weight
-        return y if self.bias is None else y + self.bias
+        wide = x if x.dtype == torch.float64 else x.float()
+        y = torch.tanh(self.alpha * wide) * self.weight
+        if self.bias is not None:
+            y = y + self.bias
+        return y.to(x.dtype)
 
 
 @part("norm", "none")

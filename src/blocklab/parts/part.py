@@ -59,7 +59,8 @@ class PartConfig(Tagged):
 
     module: ClassVar[type[nn.Module]]
     takes_config: ClassVar[bool] = True
-    counts_itself: ClassVar[bool] = True
+    contract: ClassVar[type[nn.Module]] = nn.Module
+    """What a module of this slot must be."""
 
     def build(self, *sizes: int) -> nn.Module:
         """The part's module, freshly constructed by PyTorch's own constructors."""
@@ -86,15 +87,15 @@ class PartConfig(Tagged):
 
 
 def specs_of(module: nn.Module) -> dict[str, Spec]:
-    """Shapes and roles read off a built module: weights of linear maps and tables are matrices."""
-    drawn = {
-        f"{path}.weight" if path else "weight"
-        for path, inner in module.named_modules()
-        if isinstance(inner, nn.Linear | nn.Embedding)
-    }
+    """Shapes and roles read off a built module: linear maps are matrices, lookup tables are not."""
+    drawn: dict[str, Role] = {}
+    for path, inner in module.named_modules():
+        if isinstance(inner, nn.Linear | nn.Embedding):
+            role: Role = "matrix" if isinstance(inner, nn.Linear) else "position"
+            drawn[f"{path}.weight" if path else "weight"] = role
     specs = {}
     for name, parameter in module.named_parameters():
-        role: Role = "matrix" if name in drawn else "other"
+        role = drawn.get(name, "other")
         if parameter.ndim < 2:
             role = "bias" if name.endswith("bias") else "gain"
         specs[name] = Spec(tuple(parameter.shape), role)
@@ -132,12 +133,18 @@ def part(slot: str, kind: str) -> Callable[[Module], Module]:
     base, n_sizes = _SLOTS[slot]
 
     def register(module: Module) -> Module:
+        if not issubclass(module, base.contract):
+            raise BlocklabError(f"{module.__name__} must be a subclass of {base.contract.__name__}")
         config = module.__dict__.get("Config")
         if config is None:
             config = _config_from_signature(module, base, kind, n_sizes)
             module.Config = config  # type: ignore[attr-defined]
         elif not issubclass(config, base):
             raise BlocklabError(f"{module.__name__}.Config must be a {base.__name__}")
+        elif config.model_fields["kind"].default != kind:
+            raise BlocklabError(
+                f"{module.__name__}.Config must state its kind: Literal['{kind}'] = '{kind}'"
+            )
         config.module = module
         config.register(kind)
         return module
@@ -153,6 +160,11 @@ def _config_from_signature(
     if len(parameters) < n_sizes:
         raise BlocklabError(f"{module.__name__}: the constructor must take {n_sizes} size(s) first")
     for parameter in parameters[n_sizes:]:
+        if parameter.name == "kind" or hasattr(base, parameter.name):
+            raise BlocklabError(
+                f"{module.__name__}: constructor parameter '{parameter.name}' is a word of every "
+                f"{base.__name__}; call it something else"
+            )
         if parameter.default is inspect.Parameter.empty:
             raise BlocklabError(
                 f"{module.__name__}: constructor parameter '{parameter.name}' needs a default, "
@@ -166,5 +178,4 @@ def _config_from_signature(
         f"{module.__name__}Config", __base__=base, __module__=module.__module__, **fields
     )
     config.takes_config = False
-    config.counts_itself = False
     return cast(type[PartConfig], config)

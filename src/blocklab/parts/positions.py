@@ -25,14 +25,13 @@ class PositionsConfig(PartConfig):
     slot = "positions"
     default_kind = "learned"
 
-    def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
-        return {}
-
 
 class Positions(nn.Module):
     """Base of positions parts. Positions count from 0 at a sequence's first real token."""
 
-    def __init__(self, d_model: int, context_length: int, config: PositionsConfig) -> None:
+    def __init__(
+        self, d_model: int, context_length: int, config: PositionsConfig | None = None
+    ) -> None:
         super().__init__()
 
     def embed(self, positions: Tensor) -> Tensor | None:
@@ -55,12 +54,18 @@ class Positions(nn.Module):
         return None
 
 
+PositionsConfig.contract = Positions
+
+
 @part("positions", "none")
 class NoPositions(Positions):
     """Nothing but the causal mask tells places apart (Haviv et al. 2022)."""
 
     class Config(PositionsConfig):
         kind: Literal["none"] = "none"
+
+        def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {}
 
 
 @part("positions", "learned")
@@ -90,6 +95,9 @@ class SinusoidalPositions(Positions):
         kind: Literal["sinusoidal"] = "sinusoidal"
         base: float = Field(10_000.0, gt=1)
 
+        def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {}
+
     def __init__(self, d_model: int, context_length: int, config: Config) -> None:
         super().__init__(d_model, context_length, config)
         if d_model % 2:
@@ -116,6 +124,9 @@ class Rotary(Positions):
         base: float = Field(10_000.0, gt=1)
         fraction: float = Field(1.0, gt=0, le=1)
         interleaved: bool = False
+
+        def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {}
 
         def rotated(self, head_dim: int) -> int:
             """How many of a head's dimensions turn."""
@@ -158,6 +169,9 @@ class Alibi(Positions):
 
     class Config(PositionsConfig):
         kind: Literal["alibi"] = "alibi"
+
+        def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
+            return {}
 
     def score_bias(self, distance: Tensor, n_heads: int) -> Tensor:
         slopes = torch.tensor(alibi_slopes(n_heads), device=distance.device)

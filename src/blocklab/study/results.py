@@ -36,7 +36,7 @@ class RunResult:
     train_loss: float | None
     """Mean over the last tenth of the steps, nats; None when diverged."""
     start_loss: float
-    """Validation loss before the first step."""
+    """Loss of the first batch before any update, nats."""
     diverged_at: int | None
     """Step at which a value was no longer finite, or the last step when the loss ended high."""
     diverged_in: str | None
@@ -50,7 +50,7 @@ class RunResult:
     """Largest resident memory of the process, bytes."""
     curve: tuple[Point, ...]
     validation_curve: tuple[tuple[int, float], ...]
-    """(step, loss), the start as step 0."""
+    """(step, loss) of the evaluations on the way, if any were asked for."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,20 @@ class Arm:
 
 
 @dataclass(frozen=True)
+class Text:
+    """What a study needs to know of its prepared text, without opening it."""
+
+    fingerprint: str
+    vocab_size: int
+    tokenizer: str
+    unigram_entropy: float
+    """Of the training tokens, nats."""
+    train_tokens: int
+    validation_tokens: int
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Facts:
     """The circumstances of a study, which are part of its claim."""
 
@@ -125,6 +139,7 @@ class Facts:
     """Of the training tokens, nats."""
     train_tokens: int
     validation_tokens: int
+    """How many each final loss is the mean of."""
     context_length: int
     d_model: int
     n_layers: int

@@ -1,0 +1,60 @@
+"""`blocklab ablate`: train a study and report what each part was worth."""
+
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import CorpusOption, Out, Plugin, Set, Variant
+
+
+def ablate(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A shipped question or a YAML file.")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
+    ] = None,
+    corpus: CorpusOption = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
+    out: Out = None,
+    reuse: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Take finished runs of another study.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
+    ] = None,
+    changes: Set = None,
+    variant: Variant = None,
+    plugin: Plugin = None,
+) -> None:
+    """Train the same model several ways and report what each part was worth.
+
+    Without arguments: the four-way study of the modern block, on text that needs no network.
+    """
+    from blocklab.cli.progress import LiveProgress
+    from blocklab.cli.question import asked_study, default_folder
+    from blocklab.experiment import run_study
+    from blocklab.report.terminal import print_summary
+
+    asked = asked_study(study, budget, corpus, seeds, changes, variant)
+    folder = out or default_folder(study, asked)
+    progress = LiveProgress(folder)
+    try:
+        with progress:
+            done = run_study(
+                asked,
+                folder,
+                workers=workers,
+                plugins=plugin or (),
+                reuse=reuse,
+                watcher=progress,
+                say=progress.say,
+                command=shlex.join(["blocklab", *sys.argv[1:]]),
+            )
+    except KeyboardInterrupt:
+        progress.say_how_to_go_on()
+        raise typer.Exit(130) from None
+    print_summary(done.result, done.report)

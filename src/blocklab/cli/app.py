@@ -1,0 +1,53 @@
+"""The commands and how they end: one line on stderr, an exit code that says why."""
+
+import errno
+import sys
+
+import click
+import typer
+
+from blocklab.cli import ablate, count, plan, report, train
+from blocklab.errors import BlocklabError
+
+app = typer.Typer(
+    name="blocklab",
+    help="A laboratory for the transformer block: change one part, learn what it was worth.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+for _command in (ablate.ablate, plan.plan, report.report, train.train, count.count):
+    app.command()(_command)
+
+DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO}
+
+
+def main() -> None:
+    """Run the command line.
+
+    Exits 0 when finished, 1 when a run or the disk failed, 2 for bad input, 130 when stopped.
+    """
+    try:
+        code = app(standalone_mode=False)
+    except BlocklabError as error:
+        sys.exit(_say(str(error), error.exit_code))
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        sys.exit(_say("stopped", 130))
+    except BrokenPipeError:
+        sys.exit(1)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        where = f"{error.filename}: " if error.filename else ""
+        sys.exit(_say(f"{where}{error.strerror}", 1))
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(message: str, code: int) -> int:
+    print(f"blocklab: {message}", file=sys.stderr)
+    return code

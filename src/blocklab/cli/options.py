@@ -1,0 +1,58 @@
+"""Options that several commands share, and how PATH=VALUE is read."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from blocklab.errors import BlocklabError
+
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a value by its dotted path."),
+]
+Variant = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--variant",
+        metavar="NAME:PATH=VALUE",
+        help="Add a variant; repeated with one name it accumulates.",
+    ),
+]
+Plugin = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="Import parts of your own from a Python file."),
+]
+CorpusOption = Annotated[
+    str | None, typer.Option("--corpus", metavar="NAME|FILE|FOLDER|URL", help="The text.")
+]
+Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
+
+
+def settings(given: list[str] | None) -> dict[str, Any]:
+    """`PATH=VALUE` items as paths and values; a value is read as YAML."""
+    return dict(_path_and_value(item, "--set") for item in given or ())
+
+
+def variants(given: list[str] | None) -> dict[str, dict[str, Any]]:
+    """`NAME:PATH=VALUE` items gathered by name."""
+    gathered: dict[str, dict[str, Any]] = {}
+    for item in given or ():
+        name, colon, change = item.partition(":")
+        if not colon or not name:
+            raise BlocklabError(f"--variant {item}: expected NAME:PATH=VALUE")
+        path, value = _path_and_value(change, f"--variant {name}:")
+        gathered.setdefault(name, {})[path] = value
+    return gathered
+
+
+def _path_and_value(item: str, option: str) -> tuple[str, Any]:
+    import yaml
+
+    path, equals, text = item.partition("=")
+    if not equals or not path:
+        raise BlocklabError(f"{option} {item}: expected PATH=VALUE, as in block.norm.kind=layer")
+    try:
+        return path, yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise BlocklabError(f"{option} {item}: '{text}' cannot be read as a value") from None

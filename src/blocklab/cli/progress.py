@@ -1,0 +1,92 @@
+"""How far a study is: one quiet line that tells the time left."""
+
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from blocklab.study.plan import Plan
+
+
+class LiveProgress:
+    """Shows a study's progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+    LINES = 10
+    """How many lines a whole study prints where there is no terminal."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.console = Console(stderr=True, highlight=False)
+        self.missing = self.total = self.done = 0
+        self.began = time.monotonic()
+        self.printed = 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.fields[left]}"),
+            TimeElapsedColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("preparing", total=None, left="")
+
+    def __enter__(self) -> Self:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+    def say(self, line: str) -> None:
+        """A line of its own, above the bar."""
+        self.console.print(line, markup=False)
+
+    def planned(self, plan: Plan, missing: int) -> None:
+        self.missing, self.total = missing, len(plan.runs)
+        self.began = time.monotonic()
+        found = f", {self.total - missing} already finished" if missing < self.total else ""
+        arms = ", ".join(arm.name for arm in plan.arms)
+        self.say(f"{self.total} runs{found}: {arms}. Results in {self.folder}")
+
+    def progressed(self, steps_done: int, steps_total: int, runs_done: int) -> None:
+        self.done = runs_done
+        share = steps_done / steps_total
+        left = _left(time.monotonic() - self.began, share)
+        finished = self.total - self.missing + runs_done
+        self.bar.update(
+            self.task,
+            description=f"run {finished} of {self.total}",
+            completed=steps_done,
+            total=steps_total,
+            left=left,
+        )
+        if not self.console.is_terminal and share * self.LINES >= self.printed + 1:
+            self.printed = int(share * self.LINES)
+            self.say(f"{finished} of {self.total} runs finished, {share:.0%} of the steps; {left}")
+
+    def say_how_to_go_on(self) -> None:
+        """After Ctrl-C."""
+        finished = self.total - self.missing + self.done
+        self.say(
+            f"stopped: {finished} of {self.total} runs are finished and kept in {self.folder}, the "
+            "others are saved where they were; run the same command again to go on"
+        )
+
+
+def _left(elapsed: float, share: float) -> str:
+    """The time left, from the time gone by and the share of the work done in it."""
+    if share < 0.005 or elapsed < 2:
+        return "estimating the time left"
+    seconds = elapsed * (1 - share) / share
+    if seconds < 90:
+        return f"about {seconds:.0f} s left"
+    return f"about {seconds / 60:.0f} min left"

@@ -1,0 +1,36 @@
+"""The study that a command line asks for."""
+
+from pathlib import Path
+
+from blocklab.cli.options import settings, variants
+from blocklab.study.shipped import DEFAULT, find_study
+from blocklab.study.study import Study
+
+
+def asked_study(
+    study: str | None,
+    budget: str | None,
+    corpus: str | None,
+    seeds: int | None,
+    changes: list[str] | None,
+    further: list[str] | None,
+) -> Study:
+    """A shipped question or a file, at a budget, with the command line's changes.
+
+    Raises BlocklabError for whatever of it is wrong.
+    """
+    asked = find_study(study or DEFAULT)
+    if budget is not None:
+        asked = asked.at_budget(budget)
+    changed = settings(changes)
+    if corpus is not None:
+        changed["data.corpus"] = corpus
+    asked = asked.with_settings(changed).with_variants(variants(further))
+    if seeds is not None:
+        asked = Study.parse(asked.plain() | {"seeds": seeds})
+    return asked
+
+
+def default_folder(study: str | None, asked: Study) -> Path:
+    """`out/NAME-BUDGET` where the command runs."""
+    return Path("out") / f"{Path(study or DEFAULT).stem}-{asked.budget}"

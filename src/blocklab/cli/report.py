@@ -1,0 +1,18 @@
+"""`blocklab report`: write a study's report again."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What blocklab ablate wrote.")],
+) -> None:
+    """Write the report again from what a study's folder holds; trains nothing."""
+    from blocklab.report.html import write_report
+    from blocklab.report.terminal import print_summary
+    from blocklab.study.runner import stored_result
+
+    result = stored_result(folder)
+    print_summary(result, write_report(result, folder))

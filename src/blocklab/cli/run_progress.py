@@ -1,0 +1,79 @@
+"""How far a single run is, and Ctrl-C as a wish to stop after saving."""
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from blocklab.training.run import RunOutcome
+
+LINE_EVERY_SECONDS = 15.0
+
+
+class RunProgress:
+    """A bar on a terminal, a line every so often elsewhere; the first Ctrl-C asks to stop."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.console = Console(stderr=True, highlight=False)
+        self.stopping = False
+        self.said_at = time.monotonic()
+        self.bar = Progress(
+            TextColumn("step {task.completed:.0f} of {task.total:.0f}, loss {task.fields[loss]}"),
+            BarColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("training", total=1, loss="—")
+
+    def __enter__(self) -> Self:
+        self.before = signal.signal(signal.SIGINT, self._asked_to_stop)
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+        signal.signal(signal.SIGINT, self.before)
+
+    def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
+        if self.stopping:
+            raise KeyboardInterrupt
+        self.stopping = True
+
+    def should_stop(self) -> bool:
+        return self.stopping
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False)
+
+    def stepped(self, step: int, total: int, loss: float) -> None:
+        self.bar.update(self.task, completed=step, total=total, loss=f"{loss:.3f}")
+        if self.console.is_terminal or time.monotonic() - self.said_at < LINE_EVERY_SECONDS:
+            return
+        self.said_at = time.monotonic()
+        self.say(f"step {step} of {total}, loss {loss:.3f}")
+
+    def say_how_to_go_on(self) -> None:
+        self.say(f"stopped and saved in {self.folder}; run the same command with --resume to go on")
+
+    def say_outcome(self, outcome: RunOutcome) -> None:
+        if outcome.diverged_at is not None:
+            self.say(f"diverged at step {outcome.diverged_at}: {outcome.diverged_in}")
+        else:
+            self.say(
+                f"validation loss {outcome.validation_loss:.4f} nats after {outcome.tokens:,} "
+                f"tokens ({outcome.epochs:.2f} epochs), {outcome.tokens_per_second:,.0f} tokens/s"
+            )
+        self.say(f"the run is in {self.folder}")

@@ -1,0 +1,95 @@
+"""`blocklab train`: one run, from scratch or on from where it was stopped."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import CorpusOption, Plugin, Set
+
+DEFAULT_STEPS = 1000
+
+
+def train(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a YAML file or a run.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the run goes.")],
+    corpus: CorpusOption = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="bytes, bpe:N, gpt2 or a tokenizer.json; default: what fits the model."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
+    seed: Annotated[int, typer.Option(help="Decides data order, weights and dropout.")] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    changes: Set = None,
+    plugin: Plugin = None,
+) -> None:
+    """Train one model. `--set training.PATH=VALUE` changes how, other paths the model."""
+    from blocklab.cli.model_argument import model_config
+    from blocklab.cli.options import settings
+    from blocklab.cli.run_progress import RunProgress
+    from blocklab.data.dataset import DataConfig, prepare, require_windows
+    from blocklab.errors import BlocklabError
+    from blocklab.record import with_changes
+    from blocklab.study.plugins import load_plugins
+    from blocklab.training.config import TrainingConfig
+    from blocklab.training.run import RunSpec, Stopped, finished, train_run
+    from blocklab.training.trainer import resolved_vocabulary
+
+    plugins = load_plugins(plugin or ())
+    values = settings(changes)
+    recipe = {path: value for path, value in values.items() if path.startswith("training.")}
+    data_changes = {path: value for path, value in values.items() if path.startswith("data.")}
+    others = {p: v for p, v in values.items() if p not in recipe and p not in data_changes}
+    training = with_changes(
+        TrainingConfig(),
+        {path.removeprefix("training."): value for path, value in recipe.items()},
+        at="training",
+    )
+    if steps is not None:
+        training = with_changes(training, {"steps": steps, "tokens": None})
+    elif training.steps is None and training.tokens is None:
+        training = with_changes(training, {"steps": DEFAULT_STEPS})
+    config = model_config(model).with_changes(others)
+    training.n_steps(config.context_length)
+    data = with_changes(
+        DataConfig(tokenizer=tokenizer or fitting_tokenizer(config.vocab_size)),
+        {path.removeprefix("data."): value for path, value in data_changes.items()}
+        | ({"corpus": corpus} if corpus is not None else {}),
+        at="data",
+    )
+    if finished(out) is not None:
+        raise BlocklabError(f"{out}: holds a finished run; choose another --out")
+    if (out / "checkpoint.safetensors").exists() and not resume:
+        raise BlocklabError(f"{out}: holds a stopped run; add --resume, or choose another --out")
+    progress = RunProgress(out)
+    dataset = prepare(data, say=progress.say)
+    require_windows(dataset, config.context_length)
+    spec = RunSpec(
+        model=resolved_vocabulary(config, dataset.vocab_size),
+        training=training,
+        data=data,
+        data_fingerprint=dataset.fingerprint,
+        seed=seed,
+        plugins=plugins,
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    if dataset.folder is not None:
+        shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
+    try:
+        with progress:
+            outcome = train_run(
+                spec, out, dataset, on_step=progress.stepped, should_stop=progress.should_stop
+            )
+    except Stopped:
+        progress.say_how_to_go_on()
+        raise typer.Exit(130) from None
+    progress.say_outcome(outcome)
+
+
+def fitting_tokenizer(vocab_size: int | None) -> str | None:
+    """A tokenizer that fills a vocabulary: GPT-2's own for 50,257 rows or more, else a BPE."""
+    if vocab_size is None:
+        return None
+    return "gpt2" if vocab_size >= 50257 else f"bpe:{vocab_size}"

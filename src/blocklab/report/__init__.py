@@ -1,0 +1,1 @@
+"""What a study found, shown: charts, sentences, tables and one page. Reads results, never runs."""

@@ -1,0 +1,91 @@
+"""How numbers and values read: one spelling each, for the page, the terminal and the tables."""
+
+import re
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+
+from blocklab.study.results import Arm
+
+_PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def clean(text: str) -> str:
+    """The text on one line, with what cannot be printed shown as a replacement character."""
+    one_line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in one_line)
+
+
+def real_minus(text: str) -> str:
+    """Hyphens that stand for a minus, before a digit at the start of a word, as the real sign."""
+    return re.sub(r"(?<![\w.)])-(?=[\d.])", "\N{MINUS SIGN}", text)
+
+
+def fixed(value: float, decimals: int = 3, signed: bool = False) -> str:
+    """A number with a fixed count of decimals, so that columns align."""
+    return f"{value:+.{decimals}f}" if signed else f"{value:.{decimals}f}"
+
+
+def nats(value: float, signed: bool = False) -> str:
+    """A loss or a difference in a sentence: three decimals, more only where all would be zero."""
+    text = fixed(value, 3, signed)
+    if value != 0 and abs(value) < 0.0005:
+        text = format(Decimal(f"{value:.0e}"), "+f" if signed else "f")
+    return real_minus(text)
+
+
+def rate(value: float) -> str:
+    """A learning rate as one would type it: 0.003, 3e-5."""
+    return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].rstrip('+')}{m[2]}", f"{value:.4g}")
+
+
+def thousands(value: float) -> str:
+    """A whole number with its thousands parted."""
+    return f"{round(value):,}"
+
+
+def compact(value: float) -> str:
+    """A large number in three digits and a prefix: 832512 is 833 k."""
+    for size, prefix in _PREFIXES:
+        if value >= size * 0.9995:
+            return f"{_three_digits(value / size)} {prefix}"
+    return f"{value:.3g}"
+
+
+def mebibytes(size: float) -> str:
+    return thousands(size / 2**20)
+
+
+def _three_digits(value: float) -> str:
+    decimals = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{value:.{decimals}f}"
+
+
+def plain_value(value: object) -> str:
+    """A value as a study file would spell it on one line."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{clean(str(k))}: {plain_value(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(plain_value(v) for v in value) + "]"
+    return clean(repr(value))
+
+
+def paths_and_values(values: Mapping[str, object]) -> str:
+    return "; ".join(f"{clean(path)}: {plain_value(value)}" for path, value in values.items())
+
+
+def changes(arm: Arm) -> str:
+    """What the arm is, in paths and values; empty for a baseline, fixed words for a placebo."""
+    if arm.role == "placebo":
+        return "the baseline again, started from other values, on the same data"
+    return paths_and_values(arm.changes)
+
+
+def listed(words: Sequence[str]) -> str:
+    """Words as English lists them: a, b and c."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,0 +1,159 @@
+"""The charts over steps: training loss and gradient norm of every arm at its best rate."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from blocklab.report import formats
+from blocklab.report.canvas import LINE, NARROW, WIDE, Canvas, End, Layout, Row, finished, level
+from blocklab.report.curves import Band, band, best_runs
+from blocklab.report.drawing import Chart, Spec
+from blocklab.report.frame import Frame, decade_ticks
+from blocklab.report.palette import styles
+from blocklab.study.results import Point, StudyResult
+
+if TYPE_CHECKING:
+    import altair as alt
+
+
+def loss_chart(result: StudyResult) -> Chart | None:
+    """Training loss over steps; None where no run finished."""
+    bands = _bands(result, lambda point: point.train_loss)
+    if not bands:
+        return None
+    return Chart(
+        "training-loss",
+        "Training loss",
+        f"Each arm at its best rate: the mean over its seeds, {_smoothing(bands)}, and the "
+        "lowest and highest seed around it. A model that has learnt nothing stands at ln V, one "
+        "that knows only how often each token occurs at the unigram entropy."
+        + _missing(result, bands),
+        "Training loss over steps: " + _course(bands),
+        _loss_spec(result, bands, WIDE),
+        _loss_spec(result, bands, NARROW),
+    )
+
+
+def gradient_chart(result: StudyResult) -> Chart | None:
+    """Gradient norm before clipping over steps; None where no run finished."""
+    bands = _bands(result, lambda point: point.gradient_norm, log=True)
+    if not bands:
+        return None
+    return Chart(
+        "gradient-norm",
+        "Gradient norm",
+        "The norm over all parameters before clipping, on a logarithmic axis: the geometric mean "
+        f"over the seeds at the arm's best rate, {_smoothing(bands)}. A line that climbs or "
+        "leaps is the first sign of a training about to fail." + _missing(result, bands),
+        "Gradient norm over steps: " + _course(bands),
+        _gradient_spec(result, bands, WIDE),
+        _gradient_spec(result, bands, NARROW),
+    )
+
+
+def _bands(
+    result: StudyResult, value: Callable[[Point], float | None], log: bool = False
+) -> dict[str, Band]:
+    found = {arm.name: band(best_runs(arm, result.runs), value, log) for arm in result.arms}
+    return {name: one for name, one in found.items() if one}
+
+
+def _smoothing(bands: Mapping[str, Band]) -> str:
+    window = max(one.window for one in bands.values())
+    if window == 1:
+        return "as logged"
+    return f"smoothed by a running mean over {window} logged steps"
+
+
+def _missing(result: StudyResult, bands: Mapping[str, Band]) -> str:
+    """What the chart leaves out, said: diverged runs have no place in a mean."""
+    lost = [formats.clean(arm.name) for arm in result.arms if arm.name not in bands]
+    notes = [f"Not drawn, because no run finished: {formats.listed(lost)}."] if lost else []
+    partial = [
+        f"{formats.clean(arm.name)} ({bands[arm.name].n_runs} of {len(result.facts.seeds)} seeds)"
+        for arm in result.arms
+        if arm.name in bands and bands[arm.name].n_runs < len(result.facts.seeds)
+    ]
+    if partial:
+        notes.append(f"Without its diverged runs: {formats.listed(partial)}.")
+    return "".join(f" {note}" for note in notes)
+
+
+def _course(bands: Mapping[str, Band]) -> str:
+    courses = (
+        f"{formats.clean(name)} from {one.middle[0]:.2f} to {one.middle[-1]:.2f}"
+        for name, one in bands.items()
+    )
+    return "; ".join(courses) + "."
+
+
+def _loss_spec(result: StudyResult, bands: Mapping[str, Band], layout: Layout) -> Spec:
+    uniform, unigram = math.log(result.facts.vocab_size), result.facts.unigram_entropy
+    values = [v for one in bands.values() for v in (*one.low, *one.high)]
+    height = _height(layout, bands)
+    canvas = _canvas(bands, layout, Frame.around([*values, uniform, unigram], height).upright())
+    lines = [list(zip(one.steps, one.middle, strict=True)) for one in bands.values()]
+    # Each rule keeps the other's name off itself too.
+    rules = [[(0.0, value), (canvas.x.last, value)] for value in (uniform, unigram)]
+    layers = [
+        canvas.heading("training loss, nats"),
+        *_lines(canvas, result, bands, ranges=True),
+        *level(canvas, uniform, "uniform guess, ln V", [*lines, rules[1]]),
+        *level(canvas, unigram, "unigram entropy", [*lines, rules[0]]),
+    ]
+    return finished(layers, canvas)
+
+
+def _gradient_spec(result: StudyResult, bands: Mapping[str, Band], layout: Layout) -> Spec:
+    height = _height(layout, bands)
+    values = [v for one in bands.values() for v in (*one.low, *one.high)]
+    frame = Frame.around(values, height, log=True).upright()
+    canvas = _canvas(bands, layout, frame, tuple(decade_ticks(*frame.domain)))
+    layers = [canvas.heading("gradient norm"), *_lines(canvas, result, bands)]
+    return finished(layers, canvas)
+
+
+def _height(layout: Layout, bands: Mapping[str, Band]) -> float:
+    return max(layout.height, LINE * len(bands))
+
+
+def _canvas(
+    bands: Mapping[str, Band], layout: Layout, y: Frame, y_ticks: tuple[float, ...] = ()
+) -> Canvas:
+    last = max(one.steps[-1] for one in bands.values())
+    return Canvas(layout, Frame(0, last, layout.plot), y, "step", y_ticks=y_ticks)
+
+
+def _lines(
+    canvas: Canvas, result: StudyResult, bands: Mapping[str, Band], ranges: bool = False
+) -> list["alt.Chart"]:
+    """The seeds' ranges first, then lines with the baseline's uppermost, then names."""
+    import altair as alt
+
+    looks = styles(result)
+    drawn = [arm for arm in reversed(result.arms) if arm.name in bands]
+    areas: list[Row] = []
+    lines: list[Row] = []
+    for arm in drawn:
+        one, look = bands[arm.name], looks[arm.name]
+        for x, low, middle, high in zip(one.steps, one.low, one.middle, one.high, strict=True):
+            row = {"x": x, "line": arm.name, "order": x}
+            lines.append({**row, "y": _short(middle), **look.row()})
+            if one.n_runs > 1:
+                range_row = {"y": _short(low), "high": _short(high), "colour": look.colour}
+                areas.append({**row, **range_row})
+    shadows = (
+        canvas.on(areas)
+        .mark_area(opacity=0.12)
+        .encode(y2="high:Q", color=alt.Color("colour:N", scale=None), detail="line:N")
+    )
+    ends = [
+        End(arm.name, looks[arm.name], (bands[arm.name].steps[-1], bands[arm.name].middle[-1]))
+        for arm in reversed(drawn)
+    ]
+    return [*([shadows] if ranges else []), canvas.lines(lines), *canvas.key(ends)]
+
+
+def _short(value: float) -> float:
+    """Five digits are more than a pixel tells, and keep the description small."""
+    return float(f"{value:.5g}")

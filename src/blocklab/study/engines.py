@@ -1,0 +1,189 @@
+"""Where runs are trained: a pool of single-threaded processes on this machine.
+
+The unit that travels is one run, a record and a folder; nothing else is shared but the token files
+on disk.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from multiprocessing.queues import SimpleQueue
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+from blocklab.errors import RunFailed
+
+REPORT_EVERY_SECONDS = 0.25
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to train: its record as JSON, where, and on which prepared text."""
+
+    spec: str
+    folder: Path
+    dataset: Path
+    plugins: tuple[Path, ...]
+    checkpoint_seconds: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    folder: Path
+    steps_done: int
+    loss: float
+
+
+def default_workers() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+class ProcessPool:
+    """Trains jobs on `workers` processes; iterating gives progress and finished folders."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    def train(self, jobs: Sequence[Job]) -> Iterator[Progress | Path]:
+        """Progress as it comes, and each folder when its run is finished.
+
+        Raises RunFailed when a run fails or a worker is killed. When the iterator is closed or
+        interrupted, running jobs save a checkpoint before they stop.
+        """
+        context = multiprocessing.get_context("spawn")
+        stop = context.Event()
+        progress: SimpleQueue[Progress] = context.SimpleQueue()
+        pool = ProcessPoolExecutor(
+            min(self.workers, len(jobs)), context, _start_worker, (stop, progress)
+        )
+        with _without_main_module():
+            futures = {pool.submit(_train_job, job): job.folder for job in jobs}
+        try:
+            yield from self._events(futures, progress)
+        finally:
+            stop.set()
+            with _patient():
+                pool.shutdown(wait=True, cancel_futures=True)
+
+    def _events(
+        self, futures: dict["Future[None]", Path], progress: "SimpleQueue[Progress]"
+    ) -> Iterator[Progress | Path]:
+        waiting = set(futures)
+        while waiting:
+            done, waiting = wait(waiting, REPORT_EVERY_SECONDS, FIRST_COMPLETED)
+            while not progress.empty():
+                yield progress.get()
+            for future in done:
+                _raise_failure(future, futures[future])
+                yield futures[future]
+
+
+def _raise_failure(future: "Future[None]", folder: Path) -> None:
+    try:
+        future.result()
+    except BrokenProcessPool:
+        raise RunFailed(
+            f"{folder}: a worker process was killed, perhaps for want of memory; run the same "
+            "command again to go on, with fewer --workers"
+        ) from None
+
+
+_stop: Event | None = None
+_progress: "SimpleQueue[Progress] | None" = None
+
+
+def _start_worker(stop: Event, progress: "SimpleQueue[Progress]") -> None:
+    global _stop, _progress
+    _stop, _progress = stop, progress
+    # Ctrl-C reaches the whole process group; only the main process decides what follows.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    import torch
+
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _train_job(job: Job) -> None:
+    from blocklab.data.dataset import Dataset
+    from blocklab.study.plugins import load_plugins
+    from blocklab.training.run import RunSpec, Stopped, train_run
+
+    load_plugins(job.plugins)
+    reported = 0.0
+
+    def on_step(step: int, total: int, loss: float) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if _progress is not None and (now - reported > REPORT_EVERY_SECONDS or step == total):
+            reported = now
+            _progress.put(Progress(job.folder, step, loss))
+
+    def should_stop() -> bool:
+        return _stop is not None and _stop.is_set()
+
+    with contextlib.suppress(Stopped):
+        train_run(
+            RunSpec.model_validate_json(job.spec),
+            job.folder,
+            Dataset.open(job.dataset),
+            on_step=on_step,
+            should_stop=should_stop,
+            checkpoint_seconds=job.checkpoint_seconds,
+        )
+
+
+@contextlib.contextmanager
+def _without_main_module() -> Iterator[None]:
+    """Let workers start without importing the caller's script again.
+
+    They need nothing of it, and a script without a main guard would start itself over.
+    """
+    main = sys.modules["__main__"]
+    kept = {
+        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in vars(main)
+    }
+    main.__spec__ = None
+    try:
+        yield
+    finally:
+        del main.__spec__
+        main.__dict__.update(kept)
+
+
+@contextlib.contextmanager
+def _patient() -> Iterator[None]:
+    """Let the workers save: a second Ctrl-C while they do is not for them."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not in the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+__all__ = ["Job", "ProcessPool", "Progress", "default_workers"]

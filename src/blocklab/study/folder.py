@@ -1,0 +1,178 @@
+"""A study on disk: its resolved question, its runs, and a lock while it is worked on."""
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from blocklab.training.checkpoint import read_metrics, write_atomically
+
+from blocklab.errors import BlocklabError, RunFailed
+from blocklab.record import Value
+from blocklab.study.plan import PlannedRun
+from blocklab.study.results import Point, RunResult, Text
+from blocklab.study.study import Study
+from blocklab.training.run import finished
+
+FIXED = ("baseline", "training", "data", "match", "budget", "numerics")
+"""What every study in one folder has in common; variants and seeds may be added."""
+
+FACTS = "facts.json"
+
+POINTS_KEPT = 400
+"""Steps of a run that a report is given; a longer curve is thinned evenly."""
+
+
+class StudyFolder:
+    """The folder of one study: `study.yaml`, `runs/ID/`, and what the report writes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.study_file = path / "study.yaml"
+
+    def run_folder(self, run: PlannedRun) -> Path:
+        return self.path / "runs" / run.spec.id
+
+    @property
+    def plugins(self) -> tuple[Path, ...]:
+        """Copies of the files that define parts of the user's own."""
+        return tuple(sorted((self.path / "plugins").glob("*.py")))
+
+    def read(self) -> tuple[Study, Text, str]:
+        """The study, what is known of its text, and the command that made it.
+
+        Raises BlocklabError when the folder holds no study.
+        """
+        facts = self.path / FACTS
+        try:
+            known = json.loads(facts.read_text(encoding="utf-8"))
+            text = Text(**known["text"] | {"notes": tuple(known["text"]["notes"])})
+            command = str(known["command"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise BlocklabError(
+                f"{self.path}: holds no study (no readable {FACTS}); give the folder that "
+                "blocklab ablate wrote"
+            ) from None
+        return Study.from_yaml(self.study_file), text, command
+
+    def widened(self, study: Study, fingerprint: str) -> Study:
+        """`study` with what the folder already holds of the same question.
+
+        Raises BlocklabError naming the first path that differs when it holds another one.
+        """
+        if not self.study_file.exists():
+            if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+                raise BlocklabError(f"{self.path}: is not empty and holds no study; give --out")
+            return study
+        held, text, _ = self.read()
+        where = first_difference(_fixed(held), _fixed(study))
+        if where is None and text.fingerprint != fingerprint:
+            where = ("the text of data.corpus", text.fingerprint, fingerprint)
+        for name in held.variants.keys() & study.variants.keys():
+            if where is None:
+                where = first_difference(
+                    held.variants[name], study.variants[name], f"variants.{name}"
+                )
+        if where is not None:
+            path, there, here = where
+            raise BlocklabError(
+                f"{self.path}: holds another study: {path} is {there!r} there and {here!r} here; "
+                "choose another folder with --out"
+            )
+        return Study.parse(
+            study.plain()
+            | {
+                "variants": {**held.variants, **study.variants},
+                "seeds": max(held.seeds, study.seeds),
+            }
+        )
+
+    def write(self, study: Study, text: Text, command: str, plugins: Sequence[Path]) -> None:
+        """Write the question and its circumstances. Raises RunFailed when the disk refuses."""
+        facts = {"command": command, "text": asdict(text)}
+        write_atomically(self.path / FACTS, json.dumps(facts, indent=1).encode())
+        for file in plugins:
+            (self.path / "plugins").mkdir(exist_ok=True)
+            write_atomically(self.path / "plugins" / file.name, file.read_bytes())
+        write_atomically(self.study_file, study.resolved().to_yaml().encode())
+
+    def result_of(self, run: PlannedRun) -> RunResult | None:
+        """A finished run's result, or None."""
+        folder = self.run_folder(run)
+        outcome = finished(folder)
+        if outcome is None:
+            return None
+        rows = read_metrics(folder / "metrics.jsonl")
+        stride = max(1, len(rows) // POINTS_KEPT)
+        kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == len(rows) - 1]
+        return RunResult(
+            id=run.spec.id,
+            arm=run.arm,
+            seed=run.seed,
+            learning_rate=run.learning_rate,
+            curve=tuple(
+                Point(row["step"], row["train_loss"], row["learning_rate"], row["gradient_norm"])
+                for row in kept
+            ),
+            validation_curve=tuple(
+                (row["step"], row["validation_loss"])
+                for row in rows
+                if row.get("validation_loss") is not None
+            ),
+            **vars(outcome),
+        )
+
+    def take_finished(self, runs: Sequence[PlannedRun], other: "StudyFolder") -> None:
+        """Copy the runs that another study has finished. Raises BlocklabError if it is none."""
+        other.read()
+        for run in runs:
+            there, here = other.run_folder(run), self.run_folder(run)
+            if finished(there) is None or finished(here) is not None:
+                continue
+            beside = here.with_name(f"{here.name}.copy")
+            shutil.rmtree(beside, ignore_errors=True)
+            shutil.copytree(there, beside)
+            shutil.rmtree(here, ignore_errors=True)
+            beside.rename(here)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes out while runs are trained here."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RunFailed(f"{self.path}: cannot be written: {error.strerror}") from None
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise BlocklabError(
+                    f"{self.path}: another blocklab is at work there; wait for it or give --out"
+                ) from None
+            yield
+        finally:
+            os.close(handle)
+
+
+def first_difference(
+    there: object, here: object, path: str = ""
+) -> tuple[str, object, object] | None:
+    """The first dotted path at which two trees of plain values differ, with both values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in [*there, *(k for k in here if k not in there)]:
+            inner = f"{path}.{key}" if path else str(key)
+            found = first_difference(there.get(key), here.get(key), inner)
+            if found is not None:
+                return found
+        return None
+    return None if there == here else (path, there, here)
+
+
+def _fixed(study: Study) -> dict[str, Value]:
+    plain = study.resolved().plain()
+    return {name: plain[name] for name in FIXED}

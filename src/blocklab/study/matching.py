@@ -1,0 +1,50 @@
+"""Equal sizes: the feed-forward width at which a variant costs what the baseline does."""
+
+from collections.abc import Callable, Mapping
+
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
+
+WIDTH = "block.feed_forward.d_ff"
+MULTIPLE = 8
+"""Widths stay multiples of this, for the sake of the hardware's tiles."""
+
+
+def parameters(config: ModelConfig) -> int:
+    return count(config).total
+
+
+def flops(config: ModelConfig) -> int:
+    return count(config).flops_per_token()
+
+
+MEASURES: Mapping[str, Callable[[ModelConfig], int]] = {"parameters": parameters, "flops": flops}
+
+
+def matched(config: ModelConfig, target: int, measure: Callable[[ModelConfig], int]) -> ModelConfig:
+    """`config` with the feed-forward width at which `measure` comes nearest to `target`.
+
+    The config itself when it already is as near as any width, or has no width to solve.
+    """
+    width = getattr(getattr(config.block, "feed_forward", None), "width", lambda d: None)(
+        config.d_model
+    )
+    if width is None or measure(config) == target:
+        return config
+
+    def at(d_ff: int) -> int:
+        return measure(config.with_changes({WIDTH: d_ff}))
+
+    # Both measures are linear in the width, so two points give the line.
+    slope = (at(2 * MULTIPLE) - at(MULTIPLE)) / MULTIPLE
+    if slope <= 0:
+        return config
+    exact = MULTIPLE + (target - at(MULTIPLE)) / slope
+    below = max(1, int(exact // MULTIPLE)) * MULTIPLE
+    best = min((width, below, below + MULTIPLE), key=lambda d_ff: abs(at(d_ff) - target))
+    if exact < MULTIPLE / 2:
+        raise BlocklabError(
+            f"{WIDTH}: no width matches; even {MULTIPLE} is too large. Set match: none"
+        )
+    return config if best == width else config.with_changes({WIDTH: best})

@@ -1,0 +1,169 @@
+"""The question of a study, as its YAML file states it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, field_validator, model_validator
+
+from blocklab.data.dataset import DataConfig
+from blocklab.errors import BlocklabError, nearest
+from blocklab.model.config import ModelConfig, Probability
+from blocklab.model.presets import preset
+from blocklab.record import Record, with_changes
+from blocklab.training.config import Recipe, TrainingConfig
+from blocklab.training.run import Numerics
+
+PLACEBO = "placebo"
+
+Changes = dict[str, Any]
+"""Paths and values. Those that begin with `training.` address that record, others the model."""
+
+
+class Baseline(Record):
+    """The model that every variant is compared with: a preset, a YAML file, or a whole config."""
+
+    name: str = "baseline"
+    preset: str | None = None
+    file: str | None = None
+    """A model's YAML file, relative to where the command runs."""
+    model: ModelConfig | None = None
+    d_model: int | None = Field(None, gt=0)
+    n_layers: int | None = Field(None, gt=0)
+    n_heads: int | None = Field(None, gt=0)
+    n_kv_heads: int | None = Field(None, gt=0)
+    vocab_size: int | None = Field(None, gt=0)
+    context_length: int | None = Field(None, gt=0)
+    dropout: Probability | None = None
+    tie_embeddings: bool | None = None
+    set: Changes = Field(default_factory=dict)
+    """Further changes, by path."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if sum(source is not None for source in (self.preset, self.file, self.model)) != 1:
+            raise BlocklabError("give one of baseline.preset, baseline.file and baseline.model")
+        return self
+
+    def config(self) -> ModelConfig:
+        """The whole model. Raises BlocklabError for an unknown preset, file or path."""
+        if self.preset is not None:
+            return preset(self.preset)(
+                d_model=self.d_model,
+                n_layers=self.n_layers,
+                n_heads=self.n_heads,
+                n_kv_heads=self.n_kv_heads,
+                vocab_size=self.vocab_size,
+                context_length=self.context_length,
+                dropout=self.dropout,
+                tie_embeddings=self.tie_embeddings,
+            ).with_changes(self.set)
+        given = self.model_dump(exclude={"name", "preset", "file", "model", "set"})
+        given = {name: value for name, value in given.items() if value is not None}
+        for name in ("n_heads", "n_kv_heads"):
+            if name in given:
+                given[f"block.attention.{name}"] = given.pop(name)
+        source = self.model if self.file is None else ModelConfig.from_yaml(self.file)
+        assert source is not None
+        return source.with_changes(given | self.set)
+
+
+class StudyTraining(Recipe):
+    """How every run of a study trains; the rate is a grid."""
+
+    learning_rates: tuple[float, ...] = Field((1e-3, 3e-3, 1e-2), min_length=1)
+
+    @field_validator("learning_rates")
+    @classmethod
+    def _rates_are_a_grid(cls, rates: tuple[float, ...]) -> tuple[float, ...]:
+        if any(rate <= 0 for rate in rates) or len(set(rates)) < len(rates):
+            raise ValueError(f"expected different positive rates, found {list(rates)}")
+        return tuple(sorted(rates))
+
+    def at(self, learning_rate: float) -> TrainingConfig:
+        """The record of a run at one of the rates."""
+        fields = self.plain()
+        del fields["learning_rates"]
+        return TrainingConfig.parse(fields | {"learning_rate": learning_rate})
+
+
+class Study(Record):
+    """One question: a baseline, variants of it, and how they are trained and compared."""
+
+    question: str
+    baseline: Baseline
+    variants: dict[str, Changes] = Field(default_factory=dict)
+    training: StudyTraining = StudyTraining()
+    data: DataConfig = DataConfig()
+    seeds: int = Field(5, gt=0)
+    """How many; every arm is trained with seeds 1 to n."""
+    match: Literal["parameters", "flops", "none"] = "parameters"
+    """What the feed-forward width of a variant is solved for, to equal the baseline's."""
+    placebo: bool = True
+    """Also train the baseline from another initial draw: what chance alone gives."""
+    budgets: dict[str, Changes] = Field(default_factory=dict)
+    """Changes to this study by name of the budget: `{quick: {seeds: 3, training.tokens: …}}`."""
+    budget: str = "standard"
+    """The budget that this study stands at."""
+    numerics: Numerics = Numerics()
+
+    @model_validator(mode="after")
+    def _names_are_distinct(self) -> Self:
+        for name in self.variants:
+            if name in (self.baseline.name, PLACEBO):
+                raise BlocklabError(f"variants.{name}: that name is taken; choose another")
+            if not name.strip():
+                raise BlocklabError("variants: a variant needs a name")
+        return self
+
+    @classmethod
+    def from_yaml(cls, path: str | Path) -> "Study":
+        """Read a study file. Raises BlocklabError naming the file and the path in it."""
+        try:
+            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise BlocklabError(f"{path}: cannot be read as a study: {reason}") from None
+        if not isinstance(data, dict):
+            raise BlocklabError(f"{path}: expected a mapping of a study's fields")
+        try:
+            return cls.parse(data)
+        except BlocklabError as error:
+            raise BlocklabError(f"{path}: {error}") from None
+
+    def to_yaml(self) -> str:
+        """The study as text, every field stated."""
+        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True)
+
+    def at_budget(self, name: str) -> "Study":
+        """The study with the changes of one of its budgets; `standard` is the study as written."""
+        if name not in self.budgets and name != "standard":
+            raise BlocklabError(f"unknown budget '{name}'; {nearest(name, self.known_budgets())}")
+        changes = self.budgets.get(name, {})
+        return with_changes(self, {**changes, "budget": name}, at=f"budgets.{name}")
+
+    def known_budgets(self) -> list[str]:
+        return sorted({"standard", *self.budgets})
+
+    def with_settings(self, settings: Mapping[str, object]) -> "Study":
+        """The study with its baseline (or `training.`, `data.`) changed by path."""
+        changes: dict[str, object] = {}
+        model: dict[str, object] = {}
+        for path, value in settings.items():
+            if path.split(".")[0] in ("training", "data"):
+                changes[path] = value
+            else:
+                model[path] = value
+        if model:
+            changes["baseline.set"] = {**self.baseline.set, **model}
+        return with_changes(self, changes)
+
+    def with_variants(self, variants: Mapping[str, Changes]) -> "Study":
+        """The study with further variants."""
+        return with_changes(self, {"variants": {**self.variants, **variants}})
+
+    def resolved(self) -> "Study":
+        """The study with its whole baseline stated and no budgets left to choose from."""
+        model = {"name": self.baseline.name, "model": self.baseline.config().plain()}
+        return Study.parse(self.plain() | {"baseline": model, "budgets": {}})

@@ -1,0 +1,277 @@
+"""The exact next-token loss from the stream to nats, without ever holding all logits.
+
+Rows are taken a chunk at a time; while a chunk's softmax is at hand its gradients are made too, so
+the backward pass only hands them on. Not for sampling: no logits come out of here.
+"""
+
+import platform
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from blocklab.errors import BlocklabError
+
+IGNORED = -100
+"""The target of a position that does not count."""
+
+Products: TypeAlias = Literal["torch", "onednn"]
+"""Which library multiplies matrices. Both are exact; float32 sums differ in their last bits."""
+
+
+class Loss(NamedTuple):
+    """The loss, and the mean log Z over the positions of this call that count (no gradient)."""
+
+    loss: Tensor
+    log_z: Tensor
+
+
+def linear_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    scale: float = 1.0,
+    softcap: float | None = None,
+    n_targets: int | None = None,
+    chunk: int | None = None,
+    products: Products | None = None,
+) -> Loss:
+    """Cross-entropy of softmax(logits) with logits = softcap * tanh(scale * (h W^T + b) / softcap).
+
+    Shapes: hidden (N, d), weight (V, d), targets (N,) with -100 where a position does not count,
+    bias (V,). The sum over positions is divided by `n_targets`: give the number of targets of the
+    whole optimiser step, and micro-batches of unequal size add up exactly. By default it is the
+    number of this call, and without any target the loss is 0.
+
+    `chunk` is how many rows are at hand at once (default: `default_chunk(V)`), `products` who
+    multiplies (default: `default_products(hidden)`). Softmax, loss and log Z compute in at least
+    float32. Gradients exist once: a second backward pass through the same loss is refused.
+    """
+    _require_fit(hidden, weight, targets, bias)
+    counted = targets != IGNORED
+    total = counted.sum().clamp(min=1) if n_targets is None else max(n_targets, 1)
+    task = _Task(
+        targets=torch.where(counted, targets, 0).unsqueeze(1),
+        counted=counted,
+        total=total,
+        scale=scale,
+        softcap=softcap,
+        chunk=chunk or default_chunk(weight.shape[0]),
+        products=products or default_products(hidden),
+    )
+    if torch.is_grad_enabled() and any(
+        tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
+    ):
+        return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, task))  # type: ignore[no-untyped-call]
+    loss, log_z, _ = _run(task, hidden, weight, bias, (False, False, False))
+    return Loss(loss, log_z)
+
+
+def default_chunk(vocab_size: int) -> int:
+    """Rows at once: about two million logits, which the caches hold, but 128 to 512 rows.
+
+    Fewer rows spend their time adding up the weight's gradient, more rows leave the caches.
+    """
+    return min(512, max(128, 2**21 // vocab_size // 16 * 16))
+
+
+def default_products(hidden: Tensor) -> Products:
+    """oneDNN for float32 on x86: as fast as MKL on Intel, over twice as fast on AMD with AVX-512.
+
+    MKL keeps AMD processors to AVX2. Measured on Zen 5: 255 against 110 GFLOP/s on one core.
+    """
+    onednn = (
+        hidden.device.type == "cpu"
+        and hidden.dtype == torch.float32
+        and platform.machine().lower() in ("x86_64", "amd64")
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    )
+    return "onednn" if onednn else "torch"
+
+
+class _Task(NamedTuple):
+    targets: Tensor  # (N, 1), 0 where a position does not count
+    counted: Tensor  # (N,)
+    total: Tensor | int
+    scale: float
+    softcap: float | None
+    chunk: int
+    products: Products
+
+
+class _Gradients(NamedTuple):
+    hidden: Tensor | None
+    weight: Tensor | None
+    bias: Tensor | None
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, task: _Task
+    ) -> tuple[Tensor, Tensor]:
+        loss, log_z, ctx.gradients = _run(task, hidden, weight, bias, ctx.needs_input_grad[:3])
+        ctx.mark_non_differentiable(log_z)
+        return loss, log_z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.gradients is None:
+            raise RuntimeError("linear_cross_entropy: its gradients were already handed on")
+        # Letting go of them lets autograd keep them as they are instead of copying them.
+        gradients, ctx.gradients = ctx.gradients, None
+        factor = incoming[0]
+        if factor.device.type != "cpu" or factor.item() != 1.0:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.mul_(factor)
+        return (*gradients, None)
+
+
+def _run(
+    task: _Task, hidden: Tensor, weight: Tensor, bias: Tensor | None, needs: tuple[bool, ...]
+) -> tuple[Tensor, Tensor, _Gradients]:
+    """Loss, mean log Z, and the gradients that `needs` asks for (hidden, weight, bias)."""
+    wide = torch.promote_types(hidden.dtype, torch.float32)
+    scaled = (hidden if task.scale == 1.0 else hidden * task.scale).contiguous()
+    offset = None if bias is None else bias.to(wide) * task.scale
+    products = _PRODUCTS[task.products](weight.detach().to(hidden.dtype).contiguous(), wide)
+    softmax = hidden.new_empty((task.chunk, weight.shape[0]), dtype=wide)
+    share = (task.counted.to(wide) / task.total).unsqueeze(1)  # (N, 1), what a row weighs
+    losses = hidden.new_empty(len(hidden), dtype=wide)
+    log_z = torch.empty_like(losses)
+    for_hidden = torch.empty_like(hidden) if needs[0] else None
+    for_bias = weight.new_zeros((1, weight.shape[0]), dtype=wide) if needs[2] else None
+    for start in range(0, len(hidden), task.chunk):
+        rows = slice(start, start + task.chunk)
+        x, target = scaled[rows], task.targets[rows]
+        logits = _capped(products.logits(x), offset, task.softcap)  # (chunk, V)
+        p = torch.softmax(logits, 1, out=softmax[: len(x)])
+        # Well conditioned, as the largest probability is at least 1 / V.
+        log_z[rows] = logits.amax(1) - p.amax(1).log()
+        losses[rows] = log_z[rows] - logits.gather(1, target).squeeze(1)
+        if not any(needs):
+            continue
+        p.scatter_add_(1, target, p.new_full(target.shape, -1.0))
+        if task.softcap is not None:  # d tanh(u) = (1 - tanh(u)^2) du
+            p.addcmul_(p, logits.div_(task.softcap).square_(), value=-1)
+        if for_hidden is not None:
+            weighed = products.times_weight(p) * (share[rows] * task.scale)
+            for_hidden[rows] = weighed
+        if needs[1]:
+            products.add_for_weight(p, x * share[rows])
+        if for_bias is not None:
+            for_bias.addmm_(share[rows].t(), p, alpha=task.scale)
+    zero = losses.new_zeros(())
+    loss = torch.where(task.counted, losses, zero).sum() / task.total
+    mean_log_z = torch.where(task.counted, log_z, zero).sum() / task.counted.sum().clamp(min=1)
+    gradients = _Gradients(
+        for_hidden,
+        products.for_weight().to(weight.dtype) if needs[1] else None,
+        for_bias.squeeze(0).to(bias.dtype) if for_bias is not None and bias is not None else None,
+    )
+    return loss, mean_log_z, gradients
+
+
+def _capped(logits: Tensor, offset: Tensor | None, softcap: float | None) -> Tensor:
+    if offset is not None:
+        logits.add_(offset)
+    if softcap is not None:
+        logits.div_(softcap).tanh_().mul_(softcap)
+    return logits
+
+
+class _Multiplier(Protocol):
+    """The three products of a chunk with the weight (V, d); the third adds up over chunks."""
+
+    def __init__(self, weight: Tensor, wide: torch.dtype) -> None: ...
+    def logits(self, x: Tensor) -> Tensor: ...  # (chunk, d) -> (chunk, V), at least float32
+    def times_weight(self, p: Tensor) -> Tensor: ...  # (chunk, V) -> (chunk, d)
+    def add_for_weight(self, p: Tensor, x: Tensor) -> None: ...
+    def for_weight(self) -> Tensor: ...  # (V, d)
+
+
+class _TorchProducts:
+    """torch.mm. The logits' buffer is used again by every chunk."""
+
+    def __init__(self, weight: Tensor, wide: torch.dtype) -> None:
+        self._weight, self._wide = weight, wide
+        self._buffer = weight.new_empty(0)
+        self._total: Tensor | None = None  # (V, d)
+
+    def logits(self, x: Tensor) -> Tensor:
+        if len(self._buffer) < len(x):
+            self._buffer = self._weight.new_empty(len(x), len(self._weight))
+        return torch.mm(x, self._weight.t(), out=self._buffer[: len(x)]).to(self._wide)
+
+    def times_weight(self, p: Tensor) -> Tensor:
+        return p.to(self._weight.dtype) @ self._weight
+
+    def add_for_weight(self, p: Tensor, x: Tensor) -> None:
+        narrow = self._weight.dtype
+        if self._total is None:
+            self._total = torch.zeros_like(self._weight, dtype=self._wide)
+        if narrow == self._wide:
+            self._total.addmm_(p.t(), x)
+        else:
+            self._total.add_(p.to(narrow).t() @ x.to(narrow))
+
+    def for_weight(self) -> Tensor:
+        return torch.zeros_like(self._weight) if self._total is None else self._total
+
+
+class _OneDnnProducts:
+    """oneDNN's inner product a @ b^T. It is fast for dense `b` in either order, so the weight's
+    gradient adds up as (d, V); views with gaps would fall back to a reference loop."""
+
+    def __init__(self, weight: Tensor, wide: torch.dtype) -> None:
+        self._weight = weight
+        self._total: Tensor | None = None  # (d, V)
+
+    def logits(self, x: Tensor) -> Tensor:
+        return _inner(x, self._weight)
+
+    def times_weight(self, p: Tensor) -> Tensor:
+        return _inner(p, self._weight.t())
+
+    def add_for_weight(self, p: Tensor, x: Tensor) -> None:
+        part = _inner(x.t(), p.t())
+        self._total = part if self._total is None else self._total.add_(part)
+
+    def for_weight(self) -> Tensor:
+        if self._total is None:
+            return torch.zeros_like(self._weight)
+        return self._total.t().contiguous()
+
+
+_PRODUCTS: dict[Products, type[_Multiplier]] = {
+    "torch": _TorchProducts,
+    "onednn": _OneDnnProducts,
+}
+
+
+def _inner(a: Tensor, b: Tensor) -> Tensor:
+    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b, None, "none", [], "")
+    return product
+
+
+def _require_fit(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:
+    fits = (
+        hidden.ndim == 2
+        and weight.ndim == 2
+        and hidden.shape[1] == weight.shape[1]
+        and targets.shape == hidden.shape[:1]
+        and (bias is None or bias.shape == weight.shape[:1])
+    )
+    if not fits:
+        shapes = {"hidden": hidden, "weight": weight, "targets": targets}
+        shapes |= {} if bias is None else {"bias": bias}
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in shapes.items())
+        raise BlocklabError(
+            f"linear_cross_entropy: expected hidden (N, d), weight (V, d), targets (N,), "
+            f"bias (V,); found {found}"
+        )

@@ -1,0 +1,223 @@
+"""One run: a pure function from a record to a folder, that can be stopped and resumed anywhere.
+
+The record says everything that decides the result, and its hash is the run's id. The folder holds
+`metrics.jsonl` (one line a step), checkpoints while it runs, and at the end `model.safetensors`
+and `run.json`, written last: a folder with it is finished.
+"""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import safetensors.torch
+import torch
+from blocklab.training.checkpoint import (
+    MetricsFile,
+    load_checkpoint,
+    read_metrics,
+    remove_checkpoints,
+    save_checkpoint,
+    write_atomically,
+)
+
+from blocklab.data.dataset import DataConfig, Dataset
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.record import Record
+from blocklab.training.config import TrainingConfig
+from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.trainer import Divergence, StepMetrics, Trainer
+
+RESULTS = 1
+"""Raised whenever a golden loss changes, so that no run of an older version is taken for new."""
+
+CHECKPOINT_SECONDS = 60.0
+
+
+class Numerics(Record):
+    """What decides a run's bits beside its records: chosen once a study."""
+
+    device: str = "cpu"
+    dtype: Literal["float32"] = "float32"
+    threads: int = 1
+
+
+class RunSpec(Record):
+    """Everything that decides a run's result."""
+
+    model: ModelConfig
+    training: TrainingConfig
+    data: DataConfig
+    data_fingerprint: str
+    seed: int
+    draw: str = ""
+    """Names another initial draw under the same seed (the placebo's)."""
+    numerics: Numerics = Numerics()
+    torch: str = ".".join(torch.__version__.split(".")[:2])
+    plugins: dict[str, str] = Field(default_factory=dict)
+    """Fingerprint of each file that defines parts of the user's own."""
+    results: int = RESULTS
+
+    @property
+    def id(self) -> str:
+        """16 hex digits, equal for equal records whatever their order on paper."""
+        text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """What a finished run is reported by; losses are None when it diverged."""
+
+    validation_loss: float | None
+    train_loss: float | None
+    start_loss: float
+    diverged_at: int | None
+    diverged_in: str | None
+    steps: int
+    tokens: int
+    epochs: float
+    seconds: float
+    tokens_per_second: float
+    peak_memory: int
+
+
+class Stopped(Exception):
+    """The run was asked to stop; its checkpoint is saved."""
+
+
+OnStep = Callable[[int, int, float], None]
+"""Called with steps done, steps in all, and the training loss."""
+
+
+def train_run(
+    spec: RunSpec,
+    folder: Path,
+    dataset: Dataset,
+    *,
+    on_step: OnStep | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> RunOutcome:
+    """Train `spec` in `folder`, from its last checkpoint if there is one.
+
+    A finished folder is read, not trained again. Raises Stopped when `should_stop` says so, after
+    saving; RunFailed when the disk fails; BlocklabError when the folder holds another run.
+    """
+    done = finished(folder)
+    if done is not None:
+        return done
+    folder.mkdir(parents=True, exist_ok=True)
+    start_measuring_memory()
+    trainer = Trainer(
+        spec.model, corpus=dataset, training=spec.training, seed=spec.seed, draw=spec.draw
+    )
+    total = trainer.total_steps
+    if total is None:
+        raise BlocklabError("how long? give training.steps or training.tokens")
+    _resume(trainer, spec, folder)
+    metrics = MetricsFile(folder / "metrics.jsonl")
+    metrics.truncate_to(trainer.steps_done)
+    saved_at = time.monotonic()
+    for measured in trainer.steps(total):
+        row = asdict(measured)
+        every = spec.training.evaluate_every
+        if every and measured.step % every == 0 and measured.step < total:
+            row["validation_loss"] = trainer.evaluate()
+        metrics.append(row)
+        if on_step is not None:
+            on_step(measured.step, total, measured.train_loss)
+        if measured.step == total or trainer.diverged is not None:
+            continue
+        stop = should_stop()
+        if stop or time.monotonic() - saved_at >= checkpoint_seconds:
+            metrics.flush()
+            _save(trainer, spec, folder)
+            saved_at = time.monotonic()
+        if stop:
+            raise Stopped
+    metrics.flush()
+    return _finish(trainer, spec, folder, dataset)
+
+
+def finished(folder: Path) -> RunOutcome | None:
+    """The outcome of a finished run, or None while there is none."""
+    path = folder / "run.json"
+    if not path.exists():
+        return None
+    try:
+        return RunOutcome(**json.loads(path.read_text(encoding="utf-8"))["outcome"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
+
+
+def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
+    checkpoint = load_checkpoint(folder)
+    if checkpoint is None:
+        return
+    if checkpoint.state["id"] != spec.id:
+        raise BlocklabError(f"{folder}: holds a checkpoint of another run; choose another folder")
+    with torch.no_grad():
+        for path, parameter in trainer.model.named_parameters():
+            parameter.copy_(checkpoint.tensors[f"model/{path}"])
+    trainer.optimizer.load_state_tensors(
+        {
+            name.removeprefix("optimizer/"): tensor
+            for name, tensor in checkpoint.tensors.items()
+            if name.startswith("optimizer/")
+        }
+    )
+    trainer.steps_done = checkpoint.step
+    trainer.train_seconds = checkpoint.state["train_seconds"]
+
+
+def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
+    tensors = {f"model/{path}": p.detach() for path, p in trainer.model.named_parameters()}
+    state = trainer.optimizer.state_tensors()
+    tensors |= {f"optimizer/{name}": tensor for name, tensor in state.items()}
+    save_checkpoint(
+        folder,
+        trainer.steps_done,
+        tensors,
+        {"id": spec.id, "train_seconds": trainer.train_seconds},
+    )
+
+
+def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> RunOutcome:
+    rows = read_metrics(folder / "metrics.jsonl")
+    losses = [row["train_loss"] for row in rows]
+    validation = trainer.evaluate() if trainer.diverged is None else math.nan
+    uniform = math.log(trainer.config.rows)
+    diverged = trainer.diverged
+    if diverged is None and not validation < min(losses[0], uniform):
+        where = "final loss" if math.isfinite(validation) else "validation loss"
+        diverged = Divergence(trainer.steps_done, where)
+    tenth = losses[-max(1, len(losses) // 10) :]
+    tokens = trainer.steps_done * trainer.training.batch_size * trainer.config.context_length
+    outcome = RunOutcome(
+        validation_loss=None if diverged else validation,
+        train_loss=None if diverged else math.fsum(tenth) / len(tenth),
+        start_loss=losses[0],
+        diverged_at=diverged.step if diverged else None,
+        diverged_in=diverged.where if diverged else None,
+        steps=trainer.steps_done,
+        tokens=tokens,
+        epochs=tokens / len(dataset.train),
+        seconds=trainer.train_seconds,
+        tokens_per_second=tokens / trainer.train_seconds,
+        peak_memory=peak_memory(),
+    )
+    tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
+    write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
+    record = {"id": spec.id, "spec": spec.plain(), "outcome": asdict(outcome)}
+    write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
+    remove_checkpoints(folder)
+    return outcome
+
+
+__all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]

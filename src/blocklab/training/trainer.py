@@ -1,0 +1,248 @@
+"""The training loop: one step, many steps, an evaluation.
+
+A run is a pure function of its records and its seed: batches depend on (seed, step) alone, dropout
+has a stream of its own for every step, and evaluating moves neither.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from blocklab.training.loss import Loss, linear_cross_entropy
+from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
+from torch import Tensor
+
+from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
+from blocklab.data.windows import TrainingWindows, ValidationWindows
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
+from blocklab.streams import stream_seed
+from blocklab.training.config import TrainingConfig
+
+IGNORED = -100
+"""A target that is no token: padding of the last window."""
+
+
+@dataclass(frozen=True)
+class StepMetrics:
+    """What one optimiser step was like."""
+
+    step: int
+    """Steps done after it, 1 for the first."""
+    train_loss: float
+    """Mean over the batch before the update, nats."""
+    learning_rate: float
+    gradient_norm: float
+    """Over all parameters before clipping."""
+    log_z: float
+    """Mean log of the softmax's normaliser."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """Where training left the finite numbers."""
+
+    step: int
+    where: str
+    """`loss`, `gradient of PATH` or the path of a parameter."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What `Trainer.run` gives back."""
+
+    model: Transformer
+    metrics: list[StepMetrics]
+    diverged: Divergence | None
+
+
+class Trainer:
+    """Trains one model on one corpus.
+
+    `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
+    `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
+    tokenizer. `draw` names another initial draw under the same seed, data and dropout.
+    Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        *,
+        corpus: str | Path | Tensor | Dataset = "python-library",
+        tokenizer: str | None = None,
+        training: TrainingConfig | None = None,
+        batch_size: int | None = None,
+        learning_rate: float | None = None,
+        seed: int = 0,
+        draw: str = "",
+    ) -> None:
+        given = {"batch_size": batch_size, "learning_rate": learning_rate}
+        changes = {name: value for name, value in given.items() if value is not None}
+        self.training = TrainingConfig.parse((training or TrainingConfig()).plain() | changes)
+        self.seed = seed
+        self.dataset = _dataset(corpus, tokenizer, config.vocab_size)
+        self.config = resolved_vocabulary(config, self.dataset.vocab_size)
+        self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
+        context = self.config.context_length
+        require_windows(self.dataset, context)
+        self.windows = TrainingWindows(self.dataset.train, context, self.training.batch_size, seed)
+        swept = self.dataset.validation[: self.training.validation_tokens]
+        self.validation = ValidationWindows(swept, context)
+        self.optimizer = build_optimizer(
+            self.training.optimizer, named_parameters(self.model), self.training.learning_rate
+        )
+        self.total_steps = self.training.n_steps(context)
+        self.steps_done = 0
+        self.train_seconds = 0.0
+        self.diverged: Divergence | None = None
+
+    def step(self) -> float:
+        """One optimiser step as a run makes it; gives the batch's mean loss before the update."""
+        return self.measured_step().train_loss
+
+    def measured_step(self) -> StepMetrics:
+        """One optimiser step with everything that is logged about it."""
+        began = time.perf_counter()
+        self.model.train()
+        inputs, targets = self.windows.batch(self.steps_done)  # each (B, T)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(stream_seed(self.seed, "dropout", self.steps_done))
+            loss, log_z = self._backward(inputs, targets)
+        norm = clip_gradients(self.model.parameters(), self.training.clip or math.inf)
+        factor = self._factor()
+        self._note_divergence(loss, norm)
+        self.optimizer.step(factor)
+        self.optimizer.zero_grad()
+        self.steps_done += 1
+        self.train_seconds += time.perf_counter() - began
+        rate = self.training.learning_rate * factor
+        return StepMetrics(self.steps_done, loss, rate, norm, log_z)
+
+    def steps(self, until: int) -> Iterator[StepMetrics]:
+        """Steps until `until` are done, or until `diverged` says that a value is not finite."""
+        while self.steps_done < until and self.diverged is None:
+            yield self.measured_step()
+        if self.diverged is None:
+            self._note_bad_parameters()
+
+    def run(
+        self, steps: int | None = None, on_step: Callable[[StepMetrics], None] | None = None
+    ) -> Trained:
+        """Train for `steps` more steps (default: what the training record says).
+
+        Without a length in the record the schedule is laid over these steps.
+        """
+        if steps is None and self.total_steps is None:
+            raise BlocklabError("how long? give steps, training.steps or training.tokens")
+        if self.total_steps is None:
+            self.total_steps = self.steps_done + (steps or 0)
+        until = self.total_steps if steps is None else self.steps_done + steps
+        metrics = []
+        for measured in self.steps(until):
+            metrics.append(measured)
+            if on_step is not None:
+                on_step(measured)
+        return Trained(self.model, metrics, self.diverged)
+
+    @torch.no_grad()
+    def evaluate(self) -> float:
+        """Token-weighted mean loss over the validation tokens, nats; the same twice."""
+        training = self.model.training
+        self.model.eval()
+        total = 0.0
+        for inputs, targets in self.validation.batches(self.training.batch_size):
+            n_targets = int((targets != IGNORED).sum())
+            total += float(self._loss(inputs, targets, n_targets).loss) * n_targets
+        self.model.train(training)
+        return total / self.validation.n_targets
+
+    def _factor(self) -> float:
+        """The schedule's factor on the peak rate for the next step; 1 while no length is known."""
+        if self.total_steps is None:
+            return 1.0
+        last = self.total_steps - 1
+        return self.training.schedule.factor(min(self.steps_done, last), self.total_steps)
+
+    def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Gradients of the mean loss over all targets, whatever the micro-batches' sizes."""
+        n_targets = targets.numel()
+        loss = log_z = 0.0
+        for x, y in zip(
+            inputs.tensor_split(self.training.accumulation),
+            targets.tensor_split(self.training.accumulation),
+            strict=True,
+        ):
+            part = self._loss(x, y, n_targets)
+            part.loss.backward()
+            loss += part.loss.item()
+            log_z += part.log_z.item() * y.numel() / n_targets
+        return loss, log_z
+
+    def _loss(self, inputs: Tensor, targets: Tensor, n_targets: int) -> Loss:
+        head = self.model.head
+        return linear_cross_entropy(
+            self.model.features(inputs).flatten(0, 1),
+            head.weight,
+            targets.flatten(),
+            bias=head.bias,
+            scale=head.scale,
+            softcap=head.softcap,
+            n_targets=n_targets,
+        )
+
+    def _note_divergence(self, loss: float, norm: float) -> None:
+        """Look for the first bad tensor while its gradient is still there."""
+        if self.diverged is not None or (math.isfinite(loss) and math.isfinite(norm)):
+            return
+        where = "loss"
+        if math.isfinite(loss):
+            gradients = ((path, p.grad) for path, p in self.model.named_parameters())
+            bad = (path for path, grad in gradients if grad is not None and not _finite(grad))
+            where = f"gradient of {next(bad, 'all parameters together')}"
+        self.diverged = Divergence(self.steps_done + 1, where)
+
+    def _note_bad_parameters(self) -> None:
+        bad = (path for path, p in self.model.named_parameters() if not _finite(p))
+        where = next(bad, None)
+        if where is not None:
+            self.diverged = Divergence(self.steps_done, where)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return bool(torch.isfinite(tensor).all())
+
+
+def named_parameters(model: Transformer) -> list[NamedParameter]:
+    """Every distinct parameter with its path and role, in module order."""
+    specs = model.config.parameters()
+    return [NamedParameter(path, specs[path].role, p) for path, p in model.named_parameters()]
+
+
+def resolved_vocabulary(config: ModelConfig, n_ids: int) -> ModelConfig:
+    """The config with `vocab_size` from a tokenizer of `n_ids` ids where it was null.
+
+    Raises BlocklabError when the tokenizer has ids that the model has no rows for.
+    """
+    if config.vocab_size is None:
+        return config.with_changes({"vocab_size": n_ids})
+    if config.vocab_size < n_ids:
+        raise BlocklabError(
+            f"vocab_size: the model has {config.vocab_size} rows, the tokenizer {n_ids} ids; "
+            "choose a smaller tokenizer or set vocab_size to null"
+        )
+    return config
+
+
+def _dataset(
+    corpus: str | Path | Tensor | Dataset, tokenizer: str | None, vocab_size: int | None
+) -> Dataset:
+    if isinstance(corpus, Dataset):
+        return corpus
+    if isinstance(corpus, Tensor):
+        return Dataset.from_tokens(corpus, vocab_size)
+    return prepare(DataConfig(corpus=str(corpus), tokenizer=tokenizer))

@@ -1,0 +1,75 @@
+"""A variant that would train what the baseline trains is refused by its name."""
+
+import pytest
+from torch import nn
+
+import blocklab as bl
+from blocklab.study.liveness import require_differences
+from blocklab.study.plan import plan
+from tests.study.test_study import TEXT, minimal
+
+
+@bl.part("norm", "test-ignores-its-flag")
+class IgnoresItsFlag(nn.Module):
+    def __init__(self, d: int, strength: float = 1.0) -> None:
+        super().__init__()
+        self.inner = nn.LayerNorm(d)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def checked(**fields):
+    require_differences(plan(minimal(**fields), TEXT))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block.norm.kind": "layer"},
+        {"block.norm.eps": 1e-3},
+        {"block.placement": "post"},
+        {"block.attention.window": 64},
+        {"positions.kind": "none"},
+        {"positions.base": 500.0},
+        {"dropout": 0.1},
+        {"initialization.kind": "normal"},
+        {"block.residual.kind": "none"},
+        {"training.clip": 0.1},
+    ],
+)
+def test_a_variant_that_changes_something_is_let_through(changes):
+    checked(variants={"x": changes})
+
+
+@pytest.mark.parametrize(
+    "changes", [{"block.norm.kind": "rms"}, {"n_layers": 2}, {"training.steps": 10}]
+)
+def test_a_value_the_baseline_already_has_is_refused_by_name(changes):
+    with pytest.raises(bl.BlocklabError, match=r"variants\.same: does not differ"):
+        checked(variants={"same": changes})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block.attention.window": 128},  # as long as the context
+        {"block.attention.n_kv_heads": 2},  # what null means here
+        {"block.feed_forward.d_ff": 64},  # the rule's own width
+    ],
+)
+def test_a_change_of_record_that_changes_no_model_is_refused_by_name(changes):
+    with pytest.raises(bl.BlocklabError, match=r"variants\.same: .*takes no effect"):
+        checked(variants={"same": changes})
+
+
+def test_a_flag_that_a_part_ignores_is_refused_by_name():
+    baseline = {
+        "preset": "modern",
+        "d_model": 32,
+        "n_layers": 2,
+        "n_heads": 2,
+        "set": {"block.norm": {"kind": "test-ignores-its-flag"}},
+    }
+    with pytest.raises(bl.BlocklabError, match=r"variants\.stronger: .*takes no effect"):
+        checked(baseline=baseline, variants={"stronger": {"block.norm.strength": 5.0}})

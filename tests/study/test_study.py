@@ -1,0 +1,93 @@
+"""A study file is read strictly, and every change has one way to be said."""
+
+import pytest
+import yaml
+
+import blocklab as bl
+from blocklab.study.plan import plan
+from blocklab.study.results import Text
+from blocklab.study.shipped import find_study, shipped_studies
+from blocklab.study.study import Study
+
+TEXT = Text("f" * 16, 512, "bpe:512", 6.0, 100_000, 10_000)
+
+
+def minimal(**fields):
+    return Study.parse(
+        {
+            "question": "Is LayerNorm as good?",
+            "baseline": {"preset": "modern", "d_model": 32, "n_layers": 2, "n_heads": 2},
+            "variants": {"layer-norm": {"block.norm.kind": "layer"}},
+            "training": {"steps": 10, "batch_size": 2, "learning_rates": [1e-3, 1e-2]},
+            "seeds": 2,
+        }
+        | fields
+    )
+
+
+@pytest.mark.parametrize("name", sorted(shipped_studies()))
+def test_every_shipped_question_plans_at_every_budget(name):
+    study = find_study(name)
+    for budget in study.known_budgets():
+        planned = plan(study.at_budget(budget), TEXT)
+        assert planned.arms[0].role == "baseline"
+        assert planned.arms[-1].role == "placebo"
+
+
+@pytest.mark.parametrize("name", sorted(shipped_studies()))
+def test_a_resolved_study_survives_its_file(name, tmp_path):
+    for budget in find_study(name).known_budgets():
+        study = find_study(name).at_budget(budget).resolved()
+        (tmp_path / "study.yaml").write_text(study.to_yaml(), encoding="utf-8")
+        read = Study.from_yaml(tmp_path / "study.yaml")
+        assert read == study
+        assert [run.spec.id for run in plan(read, TEXT).runs] == [
+            run.spec.id for run in plan(find_study(name).at_budget(budget), TEXT).runs
+        ]
+
+
+def test_rates_written_as_yaml_writes_them_are_numbers():
+    study = minimal(training=yaml.safe_load("{steps: 5, learning_rates: [1e-3, 3e-3]}"))
+    assert study.training.learning_rates == (0.001, 0.003)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sedes": 3}, ["sedes", "seeds"]),
+        ({"variants": {"placebo": {"n_layers": 3}}}, ["placebo", "taken"]),
+        ({"training": {"learning_rates": []}}, ["training.learning_rates"]),
+        ({"training": {"learning_rates": [1e-3, 1e-3]}}, ["training.learning_rates", "different"]),
+        ({"training": {"steps": 1, "tokens": 5}}, ["tokens", "steps"]),
+        ({"baseline": {"preset": "moderm"}}, ["moderm", "modern"]),
+        ({"baseline": {"preset": "modern", "file": "x.yaml"}}, ["one of"]),
+        ({"variants": {"x": {"block.nrom.kind": "layer"}}}, ["variants.x", "nrom", "norm"]),
+        ({"variants": {"x": {"data.corpus": "python-docs"}}}, ["variants.x", "data"]),
+        ({"variants": {"x": {"training.clpi": 1}}}, ["variants.x", "training.clpi", "clip"]),
+    ],
+)
+def test_a_mistake_in_a_study_names_its_path(change, words):
+    with pytest.raises(bl.BlocklabError) as caught:
+        plan(minimal(**change), TEXT)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_settings_change_the_baseline_and_the_training_of_every_arm():
+    study = minimal().with_settings({"block.norm.eps": 1e-3, "training.clip": 0.5})
+    planned = plan(study, TEXT)
+    assert {arm.config.block.norm.eps for arm in planned.arms} == {1e-3}
+    assert {run.spec.training.clip for run in planned.runs} == {0.5}
+
+
+def test_a_variant_may_change_how_it_trains():
+    study = minimal(variants={"no-warmup": {"training.schedule.warmup": 0}})
+    by_arm = {arm.name: arm for arm in plan(study, TEXT).arms}
+    assert by_arm["no-warmup"].training.schedule.warmup == 0
+    assert by_arm["baseline"].training.schedule.warmup != 0
+    assert by_arm["no-warmup"].config == by_arm["baseline"].config
+
+
+def test_an_unknown_budget_names_those_there_are():
+    with pytest.raises(bl.BlocklabError, match="quick"):
+        find_study("modern_block").at_budget("quik")

@@ -1,0 +1,73 @@
+"""From runs to arms: the best rate, its edge, diverged and stalled runs."""
+
+import pytest
+
+from blocklab.study.plan import plan
+from blocklab.study.results import RunResult
+from blocklab.study.summary import best_rate, edge, rate_points, summarised
+from tests.study.test_study import TEXT, minimal
+
+
+def run(arm, seed, rate, loss):
+    return RunResult(
+        id=f"{arm}{seed}{rate}",
+        arm=arm,
+        seed=seed,
+        learning_rate=rate,
+        validation_loss=loss,
+        train_loss=loss,
+        start_loss=6.2,
+        diverged_at=None if loss is not None else 3,
+        diverged_in=None if loss is not None else "loss",
+        steps=10,
+        tokens=100,
+        epochs=0.1,
+        seconds=1.0,
+        tokens_per_second=100.0,
+        peak_memory=1,
+        curve=(),
+        validation_curve=(),
+    )
+
+
+def test_a_rate_at_which_runs_diverged_is_not_best_however_low_the_rest():
+    runs = [run("a", 1, 1e-2, 1.0), run("a", 2, 1e-2, None)]
+    runs += [run("a", 1, 1e-3, 3.0), run("a", 2, 1e-3, 3.1)]
+    points = rate_points(runs)
+    assert best_rate(points) == 1e-3
+    assert [point.n_diverged for point in points] == [0, 1]
+
+
+def test_when_every_run_diverged_there_is_no_best_rate_and_no_effect():
+    planned = plan(minimal(), TEXT)
+    runs = [run("baseline", s, r, 3.0 + s) for s in (1, 2) for r in (1e-3, 1e-2)]
+    runs += [run("layer-norm", s, r, None) for s in (1, 2) for r in (1e-3, 1e-2)]
+    arms = {arm.name: arm for arm in summarised(planned.arms, runs, 6.0)}
+    assert arms["layer-norm"].best_rate is None
+    assert arms["layer-norm"].effect is None
+    assert arms["layer-norm"].n_diverged == 4
+    assert arms["placebo"].n_runs == 0
+
+
+def test_each_arm_is_read_at_its_own_best_rate():
+    planned = plan(minimal(), TEXT)
+    runs = [run("baseline", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 3), (1e-2, 2))]
+    runs += [run("layer-norm", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 1), (1e-2, 4))]
+    arms = {arm.name: arm for arm in summarised(planned.arms, runs, 6.0)}
+    assert (arms["baseline"].best_rate, arms["layer-norm"].best_rate) == (1e-2, 1e-3)
+    assert arms["layer-norm"].effect.mean == pytest.approx(-1.0)
+    assert arms["baseline"].effect is None
+
+
+def test_a_best_rate_at_the_end_of_the_grid_is_said():
+    points = rate_points([run("a", 1, r, loss) for r, loss in ((1, 3.0), (2, 2.0), (3, 1.0))])
+    assert edge(points, best_rate(points)) == "highest"
+    assert edge(points, 1) == "lowest"
+    assert edge(points, 2) is None
+    assert edge(points[:1], 1) is None
+
+
+def test_a_run_that_ends_on_the_unigram_entropy_counts_as_stalled():
+    planned = plan(minimal(), TEXT)
+    runs = [run("baseline", 1, 1e-3, 6.04), run("baseline", 2, 1e-3, 5.0)]
+    assert summarised(planned.arms, runs, 6.0)[0].n_stalled == 1

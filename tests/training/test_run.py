@@ -1,0 +1,166 @@
+"""A run can be stopped, killed and resumed anywhere, and ends in the same bits."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from blocklab.data.dataset import DataConfig, prepare
+from blocklab.errors import BlocklabError
+from blocklab.training.checkpoint import read_metrics
+from blocklab.training.config import TrainingConfig
+from blocklab.training.run import RunSpec, Stopped, finished, train_run
+from tests.training.test_trainer import tiny
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("text")
+    text = " ".join(f"{i} and {i * i} are two numbers." for i in range(3000))
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    config = DataConfig(corpus=str(folder / "text.txt"), tokenizer="bytes")
+    return config, prepare(config, cache=folder / "cache")
+
+
+def spec(dataset, **training):
+    config, data = dataset
+    recipe = {"steps": 12, "batch_size": 4, "learning_rate": 1e-2, "accumulation": 2} | training
+    return RunSpec(
+        model=tiny(vocab_size=256, dropout=0.1),
+        training=TrainingConfig.parse(recipe),
+        data=config,
+        data_fingerprint=data.fingerprint,
+        seed=3,
+    )
+
+
+def bits(folder: Path) -> tuple[bytes, list[dict[str, object]], object]:
+    outcome = json.loads((folder / "run.json").read_text())["outcome"]
+    return (
+        (folder / "model.safetensors").read_bytes(),
+        read_metrics(folder / "metrics.jsonl"),
+        outcome["validation_loss"],
+    )
+
+
+def test_a_run_stopped_at_any_step_resumes_to_the_same_bits(dataset, tmp_path):
+    run = spec(dataset)
+    train_run(run, tmp_path / "whole", dataset[1])
+    steps = 0
+
+    def stop_every_third_step() -> bool:
+        nonlocal steps
+        steps += 1
+        return steps % 3 == 0
+
+    for _ in range(20):
+        try:
+            train_run(run, tmp_path / "stopped", dataset[1], should_stop=stop_every_third_step)
+            break
+        except Stopped:
+            continue
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+
+
+def test_a_run_that_passes_the_end_of_an_epoch_resumes_to_the_same_bits(dataset, tmp_path):
+    long = spec(dataset, steps=dataset[1].train.shape[0] // (16 * 32) + 20, batch_size=32)
+    stops = iter([False] * (long.training.steps - 10) + [True] + [False] * 1000)
+    train_run(long, tmp_path / "whole", dataset[1])
+    with pytest.raises(Stopped):
+        train_run(long, tmp_path / "stopped", dataset[1], should_stop=lambda: next(stops))
+    train_run(long, tmp_path / "stopped", dataset[1])
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+
+
+def test_a_finished_run_is_read_and_not_trained_again(dataset, tmp_path):
+    run = spec(dataset)
+    outcome = train_run(run, tmp_path / "run", dataset[1])
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}
+    assert train_run(run, tmp_path / "run", dataset[1]) == outcome == finished(tmp_path / "run")
+    assert before == {p: p.stat().st_mtime_ns for p in (tmp_path / "run").iterdir()}
+
+
+def test_a_finished_run_keeps_no_optimiser_state(dataset, tmp_path):
+    train_run(spec(dataset), tmp_path / "run", dataset[1], checkpoint_seconds=0)
+    assert {p.name for p in (tmp_path / "run").iterdir()} == {
+        "metrics.jsonl",
+        "model.safetensors",
+        "run.json",
+    }
+
+
+def test_a_checkpoint_of_another_run_is_not_resumed(dataset, tmp_path):
+    with pytest.raises(Stopped):
+        train_run(spec(dataset), tmp_path / "run", dataset[1], should_stop=lambda: True)
+    with pytest.raises(BlocklabError, match="another run"):
+        train_run(spec(dataset, learning_rate=1e-3), tmp_path / "run", dataset[1])
+
+
+def test_every_step_is_one_line_of_metrics(dataset, tmp_path):
+    train_run(spec(dataset, evaluate_every=5), tmp_path / "run", dataset[1])
+    rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert [row["step"] for row in rows] == list(range(1, 13))
+    assert [row["step"] for row in rows if "validation_loss" in row] == [5, 10]
+    assert all(row["gradient_norm"] > 0 and row["learning_rate"] > 0 for row in rows)
+
+
+def test_a_diverged_run_finishes_without_a_loss(dataset, tmp_path):
+    wild = spec(dataset, learning_rate=1e30, clip=None, schedule={"kind": "constant", "warmup": 0})
+    outcome = train_run(wild, tmp_path / "run", dataset[1])
+    assert outcome.validation_loss is None
+    assert outcome.diverged_at is not None
+    assert outcome.diverged_in
+
+
+def test_a_run_that_ends_no_better_than_it_began_has_diverged(dataset, tmp_path):
+    # One step up the gradient of a rate this large leaves the loss finite and worse.
+    worse = spec(
+        dataset, steps=2, learning_rate=3.0, clip=1.0, schedule={"kind": "constant", "warmup": 0}
+    )
+    outcome = train_run(worse, tmp_path / "run", dataset[1])
+    assert (outcome.diverged_at, outcome.diverged_in) == (2, "final loss")
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from blocklab.data.dataset import Dataset
+from blocklab.training.run import RunSpec, train_run
+import torch
+torch.set_num_threads(1)
+spec = RunSpec.model_validate_json(Path(sys.argv[1]).read_text())
+train_run(spec, Path(sys.argv[2]), Dataset.open(sys.argv[3]), checkpoint_seconds=0.01)
+"""
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_twenty_random_moments_resumes_to_the_same_bits(dataset, tmp_path):
+    run = spec(dataset, steps=600)
+    (tmp_path / "spec.json").write_text(run.model_dump_json())
+    arguments = [sys.executable, "-c", KILLED, tmp_path / "spec.json"]
+
+    def start(folder: str) -> "subprocess.Popen[bytes]":
+        command = [*map(str, arguments), str(tmp_path / folder), str(dataset[1].folder)]
+        return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    assert start("whole").wait() == 0
+    moments, kills = random.Random(20), 0
+    while not (tmp_path / "killed" / "run.json").exists() and kills < 20:
+        process = start("killed")
+        metrics = tmp_path / "killed" / "metrics.jsonl"
+        size = metrics.stat().st_size if metrics.exists() else -1
+        while process.poll() is None and (metrics.stat().st_size if metrics.exists() else -1) == size:
+            time.sleep(0.005)
+        time.sleep(moments.uniform(0.0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+    assert start("killed").wait() == 0
+    assert kills >= 5
+    assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
