@@ -74,12 +74,13 @@ def test_synthetic_corpora_stream_their_documents(name: str) -> None:
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(BlocklabError, match=r"'no-such-file\.txt': no such file or folder"):
         read_corpus("no-such-file.txt")
-    with pytest.raises(BlocklabError, match="did you mean 'python-docs'.*python-library"):
+    with pytest.raises(BlocklabError, match=r"did you mean 'python-docs'.*python-library"):
         read_corpus("python-doc")
     with pytest.raises(BlocklabError, match="did you mean 'synthetic:recall'"):
         read_corpus("synthetic:recal")
-    with pytest.raises(BlocklabError, match="encoding 'utf-9'"):
-        read_corpus("python-docs", "utf-9")
+    for encoding in ("utf-9", "hex", "", "utf\0"):
+        with pytest.raises(BlocklabError, match=f"encoding '{encoding}' is not a text encoding"):
+            read_corpus("python-docs", encoding)
     with pytest.raises(BlocklabError):
         read_corpus("x" * 5_000)
 

@@ -154,7 +154,7 @@ def test_the_fingerprint_changes_with_all_that_decides_the_tokens(
         base.model_copy(update={"tokenizer": "bytes"}),
         base.model_copy(update={"validation_share": 0.2}),
         base.model_copy(update={"corpus": written(tmp_path, LINES + "x", "other.txt")}),
-        base.model_copy(update={"corpus": "synthetic:recall"}),
+        base.model_copy(update={"corpus": "python-docs"}),
     ]
     assert len({prepare(config, cache=cache).fingerprint for config in configs}) == len(configs)
 
@@ -191,7 +191,8 @@ def test_a_worker_reopens_the_same_thing(tmp_path: Path, cache: Path) -> None:
         import hashlib, sys
         from blocklab.data.dataset import Dataset
         data = Dataset.open(sys.argv[1])
-        print(data.fingerprint, hashlib.sha256(data.train.tobytes()).hexdigest(), data.unigram_entropy)
+        content = hashlib.sha256(data.train.tobytes()).hexdigest()
+        print(data.fingerprint, content, data.unigram_entropy)
     """
     fingerprint, content, entropy = run(script, data.folder)
     known = json.loads((data.folder / "dataset.json").read_text())
@@ -216,24 +217,23 @@ def test_a_truncated_token_file_is_refused_on_opening_and_made_anew_in_preparing
     config = DataConfig(corpus=written(tmp_path), tokenizer="bytes")
     data = prepare(config, cache=cache)
     content = (data.folder / "train.bin").read_bytes()
+    whole = data.train.tolist()
     for damage in (content[:-2], b"", content + b"\0\0"):
         (data.folder / "train.bin").write_bytes(damage)
         with pytest.raises(BlocklabError, match=r"train\.bin: holds .* damaged"):
             Dataset.open(data.folder)
-        assert (
-            bytes(prepare(config, cache=cache).train.tolist()).decode() == LINES[: len(data.train)]
-        )
+        assert prepare(config, cache=cache).train.tolist() == whole
     (data.folder / "dataset.json").write_text("{")
     with pytest.raises(BlocklabError, match="no prepared dataset"):
         Dataset.open(data.folder)
-    assert_same(data, prepare(config, cache=cache))
+    assert prepare(config, cache=cache).train.tolist() == whole
 
 
 def test_two_processes_may_prepare_the_same_thing_at_once(tmp_path: Path, cache: Path) -> None:
     config = DataConfig(corpus=written(tmp_path, LINES * 5), tokenizer="bpe:300")
     context = multiprocessing.get_context("spawn")
-    with context.Pool(4) as pool:
-        found = pool.starmap(_prepared, [(config, cache)] * 8)
+    with context.Pool(2) as pool:
+        found = pool.starmap(_prepared, [(config, cache)] * 4)
     assert len(set(found)) == 1
     assert len(list((cache / "datasets").iterdir())) == 1
     data = prepare(config, cache=cache)
@@ -437,11 +437,11 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, cache: Path) -> None
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_file_under_a_bpe(tmp_path: Path, cache: Path) -> None:
     grown = {}
-    for megabytes in (20, 80):
+    for megabytes in (10, 40):
         path = tmp_path / f"{megabytes}.txt"
         with path.open("w") as file:
             for _ in range(megabytes * 1_000_000 // len(LINES)):
                 file.write(LINES)
         memory, _ = run(PEAK, path, cache, "bpe:300")
         grown[megabytes] = float(memory)
-    assert grown[80] < grown[20] + 60  # MiB
+    assert grown[40] < grown[10] + 60  # MiB

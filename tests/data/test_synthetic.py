@@ -64,7 +64,7 @@ READERS = {
 
 @EVERY
 def test_the_floor_is_what_an_ideal_reader_pays_on_average(language: Synthetic) -> None:
-    texts = [text for _, text in language.documents()][: 150 if language.name == "grammar" else 50]
+    texts = [text for _, text in language.documents()][: 60 if language.name == "grammar" else 50]
     spent = [math.fsum(map(READERS[language.name], text.splitlines())) for text in texts]
     tokens = [len(text) + 1 for text in texts]  # the separator is one token and no surprise
     rest = np.array(spent) - language.entropy_floor * np.array(tokens)

@@ -58,7 +58,7 @@ def without_lone_surrogates(text: str) -> str:
 
 def check_encoding(encoding: str) -> None:
     try:
-        b"".decode(encoding)
+        io.TextIOWrapper(io.BytesIO(), encoding)
     except (LookupError, ValueError):
         raise BlocklabError(
             f"encoding '{encoding}' is not a text encoding that Python knows; "

@@ -4,22 +4,22 @@ All positions are computed here in pixels, not left to chance, so that no two la
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from blocklab.report import formats
 from blocklab.report.drawing import FONT, Spec
 from blocklab.report.frame import Frame, apart
-from blocklab.report.palette import FAINT, INK, QUIET, Style
-
-if TYPE_CHECKING:
-    import altair as alt
+from blocklab.report.palette import EDGE, FAINT, INK, QUIET, Style
 
 Row: TypeAlias = Mapping[str, float | str | Sequence[int]]
+Layer: TypeAlias = Mapping[str, object]
+"""One mark over its rows, in Vega-Lite's words."""
 Curve: TypeAlias = Sequence[tuple[float, float]]
 """A line as its points (x, y) in the axes' values, x ascending."""
 
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.json"
 TEXT = 12
 LINE = 17
 """Pixels from one line of text to the next."""
@@ -55,8 +55,7 @@ class End:
 class Canvas:
     """One plot with its axes.
 
-    Rows of marks carry `x` and `y` in the axes' values, and their arm's look. A mark of all arms
-    is one layer, for the drawing library takes its time over each.
+    Rows of marks carry `x` and `y` in the axes' values, and their arm's look where it differs.
     """
 
     layout: Layout
@@ -67,92 +66,87 @@ class Canvas:
     y_ticks: tuple[float, ...] = ()
     bare_y: bool = False
     """Without a vertical axis: the rows name themselves."""
-    datasets: dict[str, Sequence[Row]] = field(default_factory=dict)
-    """All rows drawn so far, by name: apart from the marks, which the library copies often."""
 
-    def on(self, rows: Sequence[Row]) -> "alt.Chart":
-        """A chart of the rows on these axes, still without a mark."""
-        import altair as alt
+    def on(
+        self, rows: Sequence[Row], mark: Layer, encoding: Mapping[str, object] | None = None
+    ) -> Layer:
+        """A layer with a mark for the rows on these axes."""
+        x: dict[str, object] = {"field": "x", "type": "quantitative", "axis": self._x_axis()}
+        y: dict[str, object] = {"field": "y", "type": "quantitative", "axis": self._y_axis()}
+        x["scale"] = _scale(self.x, [self.x.first, self.x.last])
+        y["scale"] = _scale(self.y, [self.y.last, self.y.first])
+        encodings = {"x": x, "y": y, **(encoding or {})}
+        return {"data": {"values": rows}, "mark": mark, "encoding": encodings}
 
-        def scale(frame: Frame, ends: list[float]) -> alt.Scale:
-            return alt.Scale(
-                domain=ends, type="log" if frame.log else "linear", nice=False, zero=False
-            )
-
-        upright = [self.y.last, self.y.first]
-        y_axis = alt.Axis(title=None, domain=False, ticks=False, tickCount=6, format="~r")
-        if self.y_ticks:
-            y_axis.values = list(self.y_ticks)
-        x_axis = alt.Axis(
-            title=self.x_title, grid=self.bare_y, tickSize=4, tickCount=self.layout.plot // 65
-        )
+    def _x_axis(self) -> Mapping[str, object]:
+        axis = {"title": self.x_title, "grid": self.bare_y, "tickSize": 4}
         if self.x_ticks:
-            x_axis.values, x_axis.format, x_axis.labelOverlap = list(self.x_ticks), "~g", "greedy"
-        name = f"rows{len(self.datasets)}"
-        self.datasets[name] = rows
-        return alt.Chart(alt.NamedData(name)).encode(
-            x=alt.X("x:Q", scale=scale(self.x, [self.x.first, self.x.last]), axis=x_axis),
-            y=alt.Y("y:Q", scale=scale(self.y, upright), axis=None if self.bare_y else y_axis),
-        )
+            return {**axis, "values": self.x_ticks, "format": "~g", "labelOverlap": "greedy"}
+        return {**axis, "tickCount": self.layout.plot // 65}
+
+    def _y_axis(self) -> Mapping[str, object] | None:
+        if self.bare_y:
+            return None
+        axis = {"title": None, "domain": False, "ticks": False, "format": "~r"}
+        return {**axis, **({"values": self.y_ticks} if self.y_ticks else {"tickCount": 6})}
 
     def place(self, x: float, y: float) -> dict[str, float | str]:
         """A row at a pixel counted from the plot's upper left corner; beyond the plot too."""
         return {"x": self.x.value(x), "y": self.y.value(y)}
 
     def words(
-        self, rows: Sequence[Row], align: str = "left", colour: str = INK, bold: bool = False
-    ) -> "alt.LayerChart":
-        """Texts (`text` of each row), on a white seam that keeps them legible over lines."""
-        import altair as alt
+        self,
+        rows: Sequence[Row],
+        align: str = "left",
+        colour: str = INK,
+        weight: str = "normal",
+        limit: int = 0,
+        size: int = TEXT,
+    ) -> list[Layer]:
+        """Texts (`text` of each row), on a white seam that keeps them legible over lines.
 
-        seam, ink = (
-            self.on(rows)
-            .mark_text(
-                align=align, baseline="middle", fontSize=TEXT, limit=self.layout.plot + 200,
-                fontWeight="bold" if bold else "normal", color=paint, stroke=stroke, strokeWidth=4,
-                strokeJoin="round",
-            )
-            .encode(text="text:N")
-            for paint, stroke in (("white", "white"), (colour, None))
-        )  # fmt: skip
-        return alt.layer(seam, ink)
+        Longer than `limit` pixels, they are cut with an ellipsis; 0 writes them out.
+        """
+        ink = {
+            "type": "text", "align": align, "baseline": "middle", "fontSize": size,
+            "fontWeight": weight, "limit": limit, "color": colour,
+        }  # fmt: skip
+        seam = {**ink, "color": "white", "stroke": "white", "strokeWidth": 4, "strokeJoin": "round"}
+        text = {"text": {"field": "text", "type": "nominal"}}
+        return [self.on(rows, mark, text) for mark in (seam, ink)]
 
-    def lines(self, rows: Sequence[Row]) -> "alt.Chart":
+    def lines(self, rows: Sequence[Row]) -> Layer:
         """One line for each `line` that the rows name, through its rows as `order` says.
 
         They are drawn in the order of the rows: the last lies on top.
         """
-        import altair as alt
-
-        return (
-            self.on(rows)
-            .mark_line(strokeJoin="round")
-            .encode(
-                color=alt.Color("colour:N", scale=None),
-                strokeDash=alt.StrokeDash("dash:N", scale=None),
-                strokeWidth=alt.StrokeWidth("width:Q", scale=None),
-                detail="line:N",
-                order="order:Q",
-            )
+        return self.on(
+            rows,
+            {"type": "line", "strokeJoin": "round"},
+            {
+                "color": literal("colour"),
+                "strokeDash": literal("dash"),
+                "strokeWidth": literal("width"),
+                "detail": {"field": "line", "type": "nominal"},
+                "order": {"field": "order", "type": "quantitative"},
+            },
         )
 
     def points(
         self, rows: Sequence[Row], size: int, shape: str = "circle", opacity: float = 1.0
-    ) -> "alt.Chart":
-        """One filled point a row; hollow ones are filled with white (`fill`)."""
-        import altair as alt
-
-        return (
-            self.on(rows)
-            .mark_point(shape=shape, size=size, opacity=opacity, strokeWidth=2)
-            .encode(fill=alt.Fill("fill:N", scale=None), stroke=alt.Stroke("stroke:N", scale=None))
+    ) -> Layer:
+        """One point a row, with its own `fill` and `stroke`."""
+        return self.on(
+            rows,
+            {"type": "point", "shape": shape, "size": size, "opacity": opacity, "strokeWidth": 2},
+            {"fill": literal("fill"), "stroke": literal("stroke")},
         )
 
-    def heading(self, text: str) -> "alt.LayerChart":
+    def heading(self, text: str) -> list[Layer]:
         """The vertical axis's name, written upright above it."""
         return self.words([{**self.place(-44, -16), "text": text}], colour=QUIET)
 
-    def key(self, ends: Sequence[End], below: float = 0.0) -> list["alt.Chart"]:
+    def key(self, ends: Sequence[End], below: float = 0.0) -> list[Layer]:
         """Names with their lines' looks: beside the ends, in order of height, or above the plot.
 
         Beside, they keep to at least `below` pixels under the plot's top.
@@ -166,7 +160,7 @@ class Canvas:
         ]
         return self._names(ends, spots)
 
-    def _key_beside(self, ends: Sequence[End], below: float) -> list["alt.Chart"]:
+    def _key_beside(self, ends: Sequence[End], below: float) -> list[Layer]:
         edge = self.layout.plot
         tips = [end.at for end in ends if end.at]
         heights = apart(
@@ -182,9 +176,7 @@ class Canvas:
             *self._names(ends, [(edge + 18, height) for height in heights]),
         ]
 
-    def _names(
-        self, ends: Sequence[End], spots: Sequence[tuple[float, float]]
-    ) -> list["alt.Chart"]:
+    def _names(self, ends: Sequence[End], spots: Sequence[tuple[float, float]]) -> list[Layer]:
         samples: list[Row] = []
         names: list[Row] = []
         for end, (x, y) in zip(ends, spots, strict=True):
@@ -192,33 +184,25 @@ class Canvas:
             samples.append({**self.place(x, y), "order": 0, **look})
             samples.append({**self.place(x + 18, y), "order": 1, **look})
             names.append({**self.place(x + 24, y), "text": formats.clean(end.name)})
-        texts = (
-            self.on(names)
-            .mark_text(
-                align="left", baseline="middle", fontSize=TEXT, color=INK, limit=self.layout.names
-            )
-            .encode(text="text:N")
-        )
-        return [self.lines(samples), texts]
+        return [self.lines(samples), *self.words(names, limit=self.layout.names)]
 
 
-def level(
-    canvas: Canvas, value: float, text: str, lines: Sequence[Curve]
-) -> list["alt.Chart | alt.LayerChart"]:
+def level(canvas: Canvas, value: float, text: str, lines: Sequence[Curve]) -> list[Layer]:
     """A rule across the plot to read lines against, named where the lines leave most room."""
-    import altair as alt
-
-    rule = (
-        canvas.on([{"x": canvas.x.first, "y": value}])
-        .mark_rule(color=QUIET, strokeWidth=1, strokeDash=[1, 3], strokeCap="round")
-        .encode(x=alt.value(0), x2=alt.value("width"))
-    )
+    mark = {"type": "rule", "color": QUIET, "strokeWidth": 1, "strokeDash": [1, 3]}
+    whole = {"x": {"value": 0}, "x2": {"value": "width"}}
+    rule = canvas.on([{"x": canvas.x.first, "y": value}], mark, whole)
     width, height = 6.2 * len(text), canvas.y.pixel(value)
-    lefts = [canvas.layout.plot - width - 2, 4, (canvas.layout.plot - width) / 2]
-    boxes = [(left, height + down) for down in (-9, 10) for left in lefts]
-    left, middle = min(boxes, key=lambda box: _crossings(canvas, lines, *box, width))
-    name = [{**canvas.place(left, middle), "text": text}]
-    return [rule, canvas.words(name, colour=QUIET)]
+    right, left = canvas.layout.plot - 2, 4.0
+    places = [(down, align) for down in (-9, 10) for align in ("right", "left")]
+    down, align = min(
+        places,
+        key=lambda place: _crossings(
+            canvas, lines, left if place[1] == "left" else right - width, height + place[0], width
+        ),
+    )
+    spot = canvas.place(left if align == "left" else right, height + down)
+    return [rule, *canvas.words([{**spot, "text": text}], align, QUIET)]
 
 
 def _crossings(
@@ -244,26 +228,30 @@ def _touches(
     return min(ends) < middle + LINE / 2 and max(ends) > middle - LINE / 2
 
 
-def finished(layers: Sequence["alt.Chart"], canvas: Canvas) -> Spec:
-    """The layers as one chart in the house's look."""
-    import altair as alt
-
-    chart = alt.layer(*layers).properties(width=canvas.x.length, height=canvas.y.length)
-    return styled(chart, canvas.datasets)
+def literal(name: str) -> Mapping[str, object]:
+    """A field whose values are drawn as they stand: colours, widths, dashes."""
+    return {"field": name, "type": "nominal", "scale": None}
 
 
-def styled(
-    chart: "alt.LayerChart | alt.VConcatChart", datasets: Mapping[str, Sequence[Row]]
-) -> Spec:
-    """The chart with the house's fonts and colours, and the rows that it names."""
-    spec: Spec = (
-        chart.configure(font=FONT, background="white", padding=8, aria=False)
-        .configure_view(stroke=None)
-        .configure_axis(
-            labelFontSize=TEXT, titleFontSize=TEXT, titleFontWeight="normal", labelColor=QUIET,
-            titleColor=QUIET, gridColor=FAINT, domainColor="#b8c0c8", tickColor="#b8c0c8",
-            titlePadding=10, labelPadding=5,
-        )
-        .to_dict()
-    )  # fmt: skip
-    return {**spec, "datasets": datasets}
+def plot(canvas: Canvas, layers: Sequence[Layer]) -> Spec:
+    """The layers as one plot."""
+    return {"width": canvas.x.length, "height": canvas.y.length, "layer": layers}
+
+
+def finished(chart: Spec) -> Spec:
+    """A chart in the house's look, ready to be drawn."""
+    axis = {
+        "labelFontSize": TEXT, "titleFontSize": TEXT, "titleFontWeight": "normal",
+        "labelColor": QUIET, "titleColor": QUIET, "gridColor": FAINT, "domainColor": EDGE,
+        "tickColor": EDGE, "titlePadding": 10, "labelPadding": 5,
+    }  # fmt: skip
+    config = {"font": FONT, "view": {"stroke": None}, "axis": axis, "aria": False}
+    # Room on the right, for a browser whose font is wider than ours.
+    padding = {"left": 8, "top": 8, "bottom": 8, "right": 20}
+    page = {"background": "white", "padding": padding}
+    return {"$schema": SCHEMA, **page, **chart, "config": config}
+
+
+def _scale(frame: Frame, ends: Sequence[float]) -> Mapping[str, object]:
+    kind = "log" if frame.log else "linear"
+    return {"domain": ends, "type": kind, "nice": False, **({} if frame.log else {"zero": False})}

@@ -1,4 +1,4 @@
-"""Many runs' curves as one line: mean and range over the seeds, smoothed and thinned for the eye."""
+"""Many runs' curves as one line: mean and range over the seeds, smoothed and thinned."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -55,10 +55,10 @@ def band(
     smooth = running_mean(np.log(values) if log else values, half)
     lines = np.stack([smooth.mean(axis=0), smooth.min(axis=0), smooth.max(axis=0)])
     kept = thinned(len(steps), MOST_POINTS)
-    middle, low, high = (np.exp(lines) if log else lines)[:, kept].tolist()
-    return Band(
-        tuple(steps[i] for i in kept), *map(tuple, (middle, low, high)), len(runs), 2 * half + 1
+    middle, low, high = (
+        tuple(line) for line in (np.exp(lines) if log else lines)[:, kept].tolist()
     )
+    return Band(tuple(steps[i] for i in kept), middle, low, high, len(runs), 2 * half + 1)
 
 
 def running_mean(values: NDArray[np.float64], half: int) -> NDArray[np.float64]:
@@ -72,8 +72,9 @@ def running_mean(values: NDArray[np.float64], half: int) -> NDArray[np.float64]:
     places = np.arange(n)
     before = np.minimum(half, places)
     after = np.minimum(before, n - 1 - places)
-    total: NDArray[np.float64] = sums[:, places + after + 1] - sums[:, places - before]
-    return total / (before + after + 1)
+    total = sums[:, places + after + 1] - sums[:, places - before]
+    smooth: NDArray[np.float64] = total / (before + after + 1)
+    return smooth
 
 
 def thinned(n: int, most: int) -> list[int]:

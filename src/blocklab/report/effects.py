@@ -2,17 +2,24 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from blocklab.report import formats
-from blocklab.report.canvas import NARROW, TEXT, WIDE, Canvas, Layout, Row, styled
+from blocklab.report.canvas import (
+    NARROW,
+    TEXT,
+    WIDE,
+    Canvas,
+    Layer,
+    Layout,
+    Row,
+    finished,
+    literal,
+    plot,
+)
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame
 from blocklab.report.palette import INK, QUIET, Style, styles
 from blocklab.study.results import Arm, StudyResult
-
-if TYPE_CHECKING:
-    import altair as alt
 
 ROW = 44
 CLOSE_UP = 5.0
@@ -70,22 +77,21 @@ def _numbers(arm: Arm) -> str:
 
 
 def _spec(result: StudyResult, near: Sequence[Arm], layout: Layout) -> Spec:
-    import altair as alt
-
-    # Names stand at the left here, numbers at the right; what is left over is the plot's.
-    layout = replace(layout, plot=layout.plot - (140 if layout.beside else 40))
-    base = formats.clean(result.baseline.name)
     looks = styles(result)
+    # Names stand at the left here, numbers at the right; what is left over is the plot's.
+    longest = max(len(formats.clean(arm.name)) for arm in result.arms[1:])
+    names = min(layout.names, 7 * longest)
+    layout = replace(layout, names=names, plot=layout.plot + (10 if layout.beside else 36) - names)
+    base = formats.clean(result.baseline.name)
     title = f"validation loss minus {base}’s, nats (negative is better)"
-    if not layout.beside:
+    if not layout.beside or len(base) > 20:
         title = "nats from the baseline (negative is better)"
-    panels = [_canvas(result.arms[1:], layout, title)]
-    drawn = [_panel(panels[0], result.arms[1:], looks)]
+    panels = [_panel(_canvas(result.arms[1:], layout, title), result.arms[1:], looks)]
     if near:
-        # The two panels share one store of rows.
-        panels.append(replace(_canvas(near, layout, title), datasets=panels[0].datasets))
-        drawn.append(_panel(panels[1], near, looks, "The rows near zero, larger"))
-    return styled(alt.vconcat(*drawn, bounds="flush", spacing=108), panels[0].datasets)
+        panels.append(
+            _panel(_canvas(near, layout, title), near, looks, "The rows near zero, larger")
+        )
+    return finished({"vconcat": panels, "bounds": "flush", "spacing": 108})
 
 
 def _canvas(arms: Sequence[Arm], layout: Layout, title: str) -> Canvas:
@@ -96,38 +102,29 @@ def _canvas(arms: Sequence[Arm], layout: Layout, title: str) -> Canvas:
 
 def _panel(
     canvas: Canvas, arms: Sequence[Arm], looks: Mapping[str, Style], headline: str = ""
-) -> "alt.LayerChart":
-    import altair as alt
-
-    layout, height, zero = canvas.layout, canvas.y.length, canvas.x.pixel(0)
+) -> Spec:
+    zero = canvas.x.pixel(0)
+    rule = {"type": "rule", "color": INK, "strokeWidth": 1}
+    ends = {"y": {"value": -4}, "y2": {"value": canvas.y.length}}
+    label = {**canvas.place(min(zero, canvas.layout.plot - 30), -13), "text": "no difference"}
     layers = [
-        canvas.on([{"x": 0, "y": 0}])
-        .mark_rule(color=INK, strokeWidth=1)
-        .encode(y=alt.value(-4), y2=alt.value(height)),
-        canvas.words(
-            [{**canvas.place(min(zero, layout.plot - 30), -13), "text": "no difference"}],
-            "center", QUIET,
-        ),
-    ]  # fmt: skip
-    layers += _names_and_numbers(canvas, arms)
-    layers += _bars_and_dots(canvas, arms, looks)
+        canvas.on([{"x": 0, "y": 0}], rule, ends),
+        *canvas.words([label], "center", QUIET),
+        *_names_and_numbers(canvas, arms),
+        *_bars_and_dots(canvas, arms, looks),
+    ]
     if headline:
-        layers.append(canvas.words([{**canvas.place(0, -38), "text": headline}], bold=True))
-    return alt.layer(*layers).properties(width=layout.plot, height=height)
+        layers += canvas.words([{**canvas.place(0, -38), "text": headline}], weight="bold")
+    return plot(canvas, layers)
 
 
-def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm]) -> "list[alt.Chart | alt.LayerChart]":
+def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm]) -> list[Layer]:
     middles = [(row + 0.5) * ROW for row in range(len(arms))]
     names = [
         {**canvas.place(-14, middle), "text": formats.clean(arm.name)}
         for arm, middle in zip(arms, middles, strict=True)
     ]
-    layers = [
-        canvas.on(names)
-        .mark_text(align="right", baseline="middle", fontSize=TEXT + 1, color=INK,
-                   limit=canvas.layout.names)
-        .encode(text="text:N")
-    ]  # fmt: skip
+    layers = canvas.words(names, "right", limit=canvas.layout.names, size=TEXT + 1)
     beside = canvas.layout.plot + 18
     if canvas.layout.beside:
         numbers = [
@@ -135,23 +132,19 @@ def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm]) -> "list[alt.Chart |
             for arm, middle in zip(arms, middles, strict=True)
         ]
         head = [{**canvas.place(beside, -13), "text": "mean (95 % interval)"}]
-        layers += [canvas.words(numbers), canvas.words(head, colour=QUIET)]
+        layers += canvas.words(numbers) + canvas.words(head, colour=QUIET)
     else:
         empty = [
             {**canvas.place(canvas.layout.plot / 2, middle), "text": _numbers(arm)}
             for arm, middle in zip(arms, middles, strict=True)
             if arm.effect is None
         ]
-        layers.append(canvas.words(empty, "center", QUIET))
+        layers += canvas.words(empty, "center", QUIET)
     return layers
 
 
-def _bars_and_dots(
-    canvas: Canvas, arms: Sequence[Arm], looks: Mapping[str, Style]
-) -> "list[alt.Chart]":
+def _bars_and_dots(canvas: Canvas, arms: Sequence[Arm], looks: Mapping[str, Style]) -> list[Layer]:
     """The interval as a bar with ends, the mean as a diamond on it, the seeds as dots below."""
-    import altair as alt
-
     bars: list[Row] = []
     means: list[Row] = []
     seeds: list[Row] = []
@@ -164,14 +157,10 @@ def _bars_and_dots(
         for order, end in enumerate((effect.low, effect.high)):
             if end is not None:
                 bars.append({"x": end, "y": row, "order": order, "line": arm.name, **look.row()})
-    ends = (
-        canvas.on(bars)
-        .mark_tick(orient="vertical", size=11, thickness=2, opacity=1)
-        .encode(color=alt.Color("colour:N", scale=None))
-    )
+    caps = {"type": "tick", "orient": "vertical", "size": 11, "thickness": 2, "opacity": 1}
     return [
         canvas.lines(bars),
-        ends,
+        canvas.on(bars, caps, {"color": literal("colour")}),
         canvas.points(seeds, 22, opacity=0.5),
-        canvas.points(means, 100, "diamond"),
+        canvas.points(means, 140, "diamond"),
     ]

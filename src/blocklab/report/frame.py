@@ -20,8 +20,8 @@ class Frame:
         shown = [math.log(v) if log else v for v in values]
         low, high = min(shown), max(shown)
         air = (high - low) * 0.05 or max(abs(high) * 0.05, 1e-3)
-        ends = (low - air, high + air)
-        return cls(*(map(math.exp, ends) if log else ends), length, log)
+        low, high = low - air, high + air
+        return cls(math.exp(low), math.exp(high), length, True) if log else cls(low, high, length)
 
     def upright(self, headroom: float = 0.0) -> "Frame":
         """The same axis from top to bottom, longer by `headroom` pixels above its values."""

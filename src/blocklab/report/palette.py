@@ -12,6 +12,7 @@ from blocklab.study.results import StudyResult
 INK = "#1b1f24"
 QUIET = "#5c6670"
 FAINT = "#e3e7eb"
+EDGE = "#b8c0c8"
 
 _BASELINE = INK
 _PLACEBO = "#8a9199"

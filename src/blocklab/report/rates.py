@@ -1,18 +1,27 @@
-"""The chart of learning rates: a curve for every arm, because a single rate can decide a ranking."""
+"""The chart of learning rates: a curve for every arm, because one rate can decide a ranking."""
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from blocklab.report import formats
-from blocklab.report.canvas import LINE, NARROW, WIDE, Canvas, End, Layout, Row, finished, level
+from blocklab.report.canvas import (
+    LINE,
+    NARROW,
+    WIDE,
+    Canvas,
+    End,
+    Layer,
+    Layout,
+    Row,
+    finished,
+    level,
+    literal,
+    plot,
+)
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame
 from blocklab.report.palette import QUIET, Style, styles
 from blocklab.study.results import Arm, StudyResult
-
-if TYPE_CHECKING:
-    import altair as alt
 
 
 def rates_chart(result: StudyResult) -> Chart | None:
@@ -41,7 +50,7 @@ def _spec(result: StudyResult, layout: Layout) -> Spec:
     lost = [arm for arm in result.arms if any(point.n_diverged for point in arm.rates)]
     band = LINE * len(lost) + 8 if lost else 0
     canvas = _canvas(result, layout, band)
-    layers: list[alt.Chart] = [canvas.heading("validation loss, nats")]
+    layers = canvas.heading("validation loss, nats")
     layers += _curves(canvas, result, looks)
     lines = [_line(arm) for arm in result.arms]
     for value, text in (
@@ -52,7 +61,7 @@ def _spec(result: StudyResult, layout: Layout) -> Spec:
             layers += level(canvas, value, text, lines)
     layers += _crosses(canvas, lost, looks)
     ends = [End(arm.name, looks[arm.name], max(_line(arm), default=None)) for arm in result.arms]
-    return finished([*layers, *canvas.key(ends, band)], canvas)
+    return finished(plot(canvas, [*layers, *canvas.key(ends, band)]))
 
 
 def _canvas(result: StudyResult, layout: Layout, band: float) -> Canvas:
@@ -72,7 +81,7 @@ def _line(arm: Arm) -> list[tuple[float, float]]:
     return sorted((rate, mean) for rate, mean in means if mean is not None)
 
 
-def _curves(canvas: Canvas, result: StudyResult, looks: Mapping[str, Style]) -> list["alt.Chart"]:
+def _curves(canvas: Canvas, result: StudyResult, looks: Mapping[str, Style]) -> list[Layer]:
     seeds: list[Row] = []
     line: list[Row] = []
     means: list[Row] = []
@@ -91,10 +100,8 @@ def _curves(canvas: Canvas, result: StudyResult, looks: Mapping[str, Style]) -> 
     return [canvas.points(seeds, 14, opacity=0.3), canvas.lines(line), canvas.points(means, 30)]
 
 
-def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> list["alt.Chart"]:
+def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> list[Layer]:
     """A line of crosses for each arm that lost runs, above all curves."""
-    import altair as alt
-
     crosses: list[Row] = []
     counts: list[Row] = []
     names: list[Row] = []
@@ -111,12 +118,16 @@ def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> lis
                 n = point.n_diverged + len(point.losses)
                 text = f"{point.n_diverged} of {n}"
                 counts.append({**canvas.place(across + aside, height), "text": text})
-    saltire = (
-        canvas.on(crosses)
-        .mark_point(shape="cross", angle=45, size=60)
-        .encode(fill=alt.Fill("fill:N", scale=None))
-    )
-    layers = [saltire, canvas.words(counts, "center", QUIET)]
+    saltire = {
+        "type": "point",
+        "shape": "cross",
+        "angle": 45,
+        "size": 64,
+        "strokeWidth": 0,
+        "opacity": 1,
+    }
+    layers = [canvas.on(crosses, saltire, {"fill": literal("fill")})]
+    layers += canvas.words(counts, "center", QUIET)
     if canvas.layout.beside:
-        layers.append(canvas.words(names, colour=QUIET))
+        layers += canvas.words(names, colour=QUIET)
     return layers

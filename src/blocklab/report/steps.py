@@ -2,18 +2,27 @@
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 from blocklab.report import formats
-from blocklab.report.canvas import LINE, NARROW, WIDE, Canvas, End, Layout, Row, finished, level
+from blocklab.report.canvas import (
+    LINE,
+    NARROW,
+    WIDE,
+    Canvas,
+    End,
+    Layer,
+    Layout,
+    Row,
+    finished,
+    level,
+    literal,
+    plot,
+)
 from blocklab.report.curves import Band, band, best_runs
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame, decade_ticks
 from blocklab.report.palette import styles
 from blocklab.study.results import Point, StudyResult
-
-if TYPE_CHECKING:
-    import altair as alt
 
 
 def loss_chart(result: StudyResult) -> Chart | None:
@@ -96,12 +105,13 @@ def _loss_spec(result: StudyResult, bands: Mapping[str, Band], layout: Layout) -
     # Each rule keeps the other's name off itself too.
     rules = [[(0.0, value), (canvas.x.last, value)] for value in (uniform, unigram)]
     layers = [
-        canvas.heading("training loss, nats"),
-        *_lines(canvas, result, bands, ranges=True),
+        *canvas.heading("training loss, nats"),
+        _ranges(canvas, result, bands),
+        *_lines(canvas, result, bands),
         *level(canvas, uniform, "uniform guess, ln V", [*lines, rules[1]]),
         *level(canvas, unigram, "unigram entropy", [*lines, rules[0]]),
     ]
-    return finished(layers, canvas)
+    return finished(plot(canvas, layers))
 
 
 def _gradient_spec(result: StudyResult, bands: Mapping[str, Band], layout: Layout) -> Spec:
@@ -109,8 +119,8 @@ def _gradient_spec(result: StudyResult, bands: Mapping[str, Band], layout: Layou
     values = [v for one in bands.values() for v in (*one.low, *one.high)]
     frame = Frame.around(values, height, log=True).upright()
     canvas = _canvas(bands, layout, frame, tuple(decade_ticks(*frame.domain)))
-    layers = [canvas.heading("gradient norm"), *_lines(canvas, result, bands)]
-    return finished(layers, canvas)
+    layers = [*canvas.heading("gradient norm"), *_lines(canvas, result, bands)]
+    return finished(plot(canvas, layers))
 
 
 def _height(layout: Layout, bands: Mapping[str, Band]) -> float:
@@ -124,34 +134,34 @@ def _canvas(
     return Canvas(layout, Frame(0, last, layout.plot), y, "step", y_ticks=y_ticks)
 
 
-def _lines(
-    canvas: Canvas, result: StudyResult, bands: Mapping[str, Band], ranges: bool = False
-) -> list["alt.Chart"]:
-    """The seeds' ranges first, then lines with the baseline's uppermost, then names."""
-    import altair as alt
-
+def _ranges(canvas: Canvas, result: StudyResult, bands: Mapping[str, Band]) -> Layer:
+    """From the lowest seed to the highest, for every arm with more than one."""
     looks = styles(result)
-    drawn = [arm for arm in reversed(result.arms) if arm.name in bands]
-    areas: list[Row] = []
-    lines: list[Row] = []
-    for arm in drawn:
-        one, look = bands[arm.name], looks[arm.name]
-        for x, low, middle, high in zip(one.steps, one.low, one.middle, one.high, strict=True):
-            row = {"x": x, "line": arm.name, "order": x}
-            lines.append({**row, "y": _short(middle), **look.row()})
-            if one.n_runs > 1:
-                range_row = {"y": _short(low), "high": _short(high), "colour": look.colour}
-                areas.append({**row, **range_row})
-    shadows = (
-        canvas.on(areas)
-        .mark_area(opacity=0.12)
-        .encode(y2="high:Q", color=alt.Color("colour:N", scale=None), detail="line:N")
-    )
+    rows: list[Row] = []
+    for name, one in bands.items():
+        if one.n_runs > 1:
+            look = {"line": name, "colour": looks[name].colour}
+            ends = zip(one.steps, one.low, one.high, strict=True)
+            rows += [
+                {"x": x, "y": _short(low), "high": _short(high), **look} for x, low, high in ends
+            ]
+    within = {"y2": {"field": "high"}, "color": literal("colour"), "detail": {"field": "line"}}
+    return canvas.on(rows, {"type": "area", "opacity": 0.12}, within)
+
+
+def _lines(canvas: Canvas, result: StudyResult, bands: Mapping[str, Band]) -> list[Layer]:
+    """The means, the baseline's uppermost, and their names."""
+    looks = styles(result)
+    names = [arm.name for arm in result.arms if arm.name in bands]
+    rows: list[Row] = []
+    for name in reversed(names):
+        points = zip(bands[name].steps, bands[name].middle, strict=True)
+        look = {"line": name, **looks[name].row()}
+        rows += [{"x": x, "y": _short(y), "order": x, **look} for x, y in points]
     ends = [
-        End(arm.name, looks[arm.name], (bands[arm.name].steps[-1], bands[arm.name].middle[-1]))
-        for arm in reversed(drawn)
+        End(name, looks[name], (bands[name].steps[-1], bands[name].middle[-1])) for name in names
     ]
-    return [*([shadows] if ranges else []), canvas.lines(lines), *canvas.key(ends)]
+    return [canvas.lines(rows), *canvas.key(ends)]
 
 
 def _short(value: float) -> float:

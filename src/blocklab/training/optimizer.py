@@ -6,9 +6,10 @@ step is told its factor.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal, Self
+from typing import Annotated, ClassVar, Literal, NamedTuple, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -61,48 +62,54 @@ class Group:
     ratio: float = 1.0
 
     @property
-    def tensors(self) -> list[nn.Parameter]:
-        return [member.parameter for member in self.members]
-
-    @property
     def summary(self) -> GroupSummary:
-        size = sum(tensor.numel() for tensor in self.tensors)
+        size = sum(member.parameter.numel() for member in self.members)
         return GroupSummary(self.name, self.optimizer, self.decay, len(self.members), size)
 
 
 class OptimizerConfig(Tagged):
-    """What every optimiser has. Decay touches matrices only, unless a kind's field says more."""
+    """Decay touches matrices only; `decay_everything` is for published runs that did otherwise."""
 
     slot: ClassVar[str] = "optimizer"
     default_kind: ClassVar[str] = "adamw"
 
     weight_decay: NotNegative = 0.1
+    decay_everything: bool = False
 
     def groups(self, parameters: Sequence[NamedParameter]) -> list[Group]:
         """A group for every parameter; a group may be empty."""
-        raise NotImplementedError
+        return self._by_decay(parameters, self.kind)
 
     def torch_optimizer(self, algorithm: str, groups: Sequence[Group]) -> torch.optim.Optimizer:
         """The torch optimiser for the groups that name `algorithm`."""
         raise NotImplementedError
 
+    def _by_decay(
+        self, parameters: Sequence[NamedParameter], algorithm: str, ratio: float = 1.0
+    ) -> list[Group]:
+        if self.decay_everything:
+            return [Group("everything", algorithm, self.weight_decay, parameters, ratio)]
+        matrices = [p for p in parameters if p.is_matrix]
+        vectors = [p for p in parameters if not p.is_matrix]
+        return [
+            Group("matrices", algorithm, self.weight_decay, matrices, ratio),
+            Group("gains and biases", algorithm, 0.0, vectors, ratio),
+        ]
 
-class AdamW(OptimizerConfig):
-    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused where torch can.
 
-    `decay_everything` decays gains and biases too, as some published runs did.
-    """
-
-    kind: Literal["adamw"] = "adamw"
+class _WithAdam(OptimizerConfig):
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     eps: Positive = 1e-8
-    decay_everything: bool = False
-
-    def groups(self, parameters: Sequence[NamedParameter]) -> list[Group]:
-        return _by_decay(parameters, "adamw", self.weight_decay, self.decay_everything)
 
     def torch_optimizer(self, algorithm: str, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        return _adamw(groups, self.betas, self.eps)
+        fused = _can_fuse(groups)
+        return torch.optim.AdamW(_torch_groups(groups), betas=self.betas, eps=self.eps, fused=fused)
+
+
+class AdamW(_WithAdam):
+    """Adam with decoupled weight decay (Loshchilov & Hutter 2019), fused where torch can."""
+
+    kind: Literal["adamw"] = "adamw"
 
 
 class SGD(OptimizerConfig):
@@ -112,16 +119,12 @@ class SGD(OptimizerConfig):
     weight_decay: NotNegative = 0.0
     momentum: Fraction = 0.9
     nesterov: bool = False
-    decay_everything: bool = False
 
     @model_validator(mode="after")
     def _nesterov_needs_momentum(self) -> Self:
         if self.nesterov and self.momentum == 0:
             raise ValueError("nesterov needs a momentum above 0")
         return self
-
-    def groups(self, parameters: Sequence[NamedParameter]) -> list[Group]:
-        return _by_decay(parameters, "sgd", self.weight_decay, self.decay_everything)
 
     def torch_optimizer(self, algorithm: str, groups: Sequence[Group]) -> torch.optim.Optimizer:
         return torch.optim.SGD(
@@ -132,7 +135,7 @@ class SGD(OptimizerConfig):
         )
 
 
-class Muon(OptimizerConfig):
+class Muon(_WithAdam):
     """Orthogonalised momentum for hidden matrices (Jordan et al. 2024), AdamW for all the rest.
 
     Embeddings, positions, the head, vectors and stacks of expert matrices go to AdamW, at
@@ -146,8 +149,6 @@ class Muon(OptimizerConfig):
     ns_steps: Annotated[int, Field(ge=1, lt=100)] = 5
     adjust_lr_fn: Literal["original", "match_rms_adamw"] = "match_rms_adamw"
     adamw_ratio: Positive = 1.0
-    betas: tuple[Fraction, Fraction] = (0.9, 0.95)
-    eps: Positive = 1e-8
 
     def groups(self, parameters: Sequence[NamedParameter]) -> list[Group]:
         hidden = [p for p in parameters if p.role in HIDDEN_ROLES and p.parameter.ndim == 2]
@@ -159,14 +160,12 @@ class Muon(OptimizerConfig):
             )
         chosen = {p.path for p in hidden}
         rest = [p for p in parameters if p.path not in chosen]
-        return [
-            Group("hidden matrices", "muon", self.weight_decay, hidden),
-            *_by_decay(rest, "adamw", self.weight_decay, ratio=self.adamw_ratio),
-        ]
+        own = Group("hidden matrices", "muon", self.weight_decay, hidden)
+        return [own, *self._by_decay(rest, "adamw", self.adamw_ratio)]
 
     def torch_optimizer(self, algorithm: str, groups: Sequence[Group]) -> torch.optim.Optimizer:
         if algorithm == "adamw":
-            return _adamw(groups, self.betas, self.eps)
+            return super().torch_optimizer(algorithm, groups)
         return torch.optim.Muon(
             _torch_groups(groups),
             momentum=self.momentum,
@@ -225,20 +224,18 @@ class Optimizer:
         for key, tensor in tensors.items():
             name, _, path = key.partition("/")
             by_path.setdefault(path, {})[name] = tensor
-        paths = [member.path for _, members in self._algorithms for member in members]
-        for path in by_path:
-            if path not in paths:
-                raise BlocklabError(f"optimiser state for unknown parameter '{path}'")
         fresh = [
-            (algorithm, member, _checked(algorithm, member, by_path.get(member.path, {})))
+            (algorithm, member.parameter, _checked(algorithm, member, by_path.pop(member.path, {})))
             for algorithm, members in self._algorithms
             for member in members
         ]
+        if by_path:
+            raise BlocklabError(f"optimiser state for unknown parameter '{min(by_path)}'")
         for algorithm, _ in self._algorithms:
             algorithm.state.clear()
-        for algorithm, member, state in fresh:
+        for algorithm, parameter, state in fresh:
             if state:
-                algorithm.state[member.parameter] = state
+                algorithm.state[parameter] = state
 
 
 def build_optimizer(
@@ -274,61 +271,37 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
     return found
 
 
-def _by_decay(
-    parameters: Sequence[NamedParameter],
-    algorithm: str,
-    decay: float,
-    everything: bool = False,
-    ratio: float = 1.0,
-) -> list[Group]:
-    decayed = [p for p in parameters if everything or p.is_matrix]
-    spared = [p for p in parameters if not (everything or p.is_matrix)]
-    return [
-        Group("all" if everything else "matrices", algorithm, decay, decayed, ratio),
-        Group("gains and biases", algorithm, 0.0, spared, ratio),
-    ]
-
-
 def _torch_groups(groups: Sequence[Group]) -> list[dict[str, object]]:
-    return [{"params": group.tensors, "weight_decay": group.decay} for group in groups]
-
-
-def _adamw(
-    groups: Sequence[Group], betas: tuple[float, float], eps: float
-) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(_torch_groups(groups), betas=betas, eps=eps, fused=_can_fuse(groups))
+    return [
+        {"params": [member.parameter for member in group.members], "weight_decay": group.decay}
+        for group in groups
+    ]
 
 
 def _can_fuse(groups: Sequence[Group]) -> bool:
     """Measured on two cores: fused AdamW takes a fifth of the time of one tensor at a time."""
-    return all(
-        tensor.device.type in ("cpu", "cuda") and tensor.is_floating_point()
-        for group in groups
-        for tensor in group.tensors
-    )
+    tensors = [member.parameter for group in groups for member in group.members]
+    return all(t.device.type in ("cpu", "cuda") and t.is_floating_point() for t in tensors)
 
 
 def _require_distinct(parameters: Sequence[NamedParameter]) -> None:
-    seen_at: dict[int, str] = {}
-    paths: set[str] = set()
+    seen: dict[int | str, str] = {}
     for p in parameters:
         if p.role not in ROLES:
             raise BlocklabError(f"{p.path}: unknown role '{p.role}'; {nearest(p.role, ROLES)}")
-        if p.path in paths:
-            raise BlocklabError(f"optimizer: parameter '{p.path}' is listed twice")
-        if id(p.parameter) in seen_at:
-            first = seen_at[id(p.parameter)]
+        first = seen.get(id(p.parameter), seen.get(p.path))
+        if first is not None:
             raise BlocklabError(
-                f"optimizer: '{first}' and '{p.path}' are one tied tensor; list it once"
+                f"optimizer: '{p.path}' is listed already, as '{first}'; list a tied tensor once"
             )
-        paths.add(p.path)
-        seen_at[id(p.parameter)] = p.path
+        seen |= {id(p.parameter): p.path, p.path: p.path}
 
 
 def _require_cover(groups: Sequence[Group], trained: Sequence[NamedParameter]) -> None:
-    placed = [member.path for group in groups for member in group.members]
-    wrong = [p.path for p in trained if placed.count(p.path) != 1]
-    if wrong or len(placed) != len(trained):
+    placed = Counter(member.path for group in groups for member in group.members)
+    wanted = Counter(p.path for p in trained)
+    if placed != wanted:
+        wrong = sorted((placed - wanted) + (wanted - placed))
         raise BlocklabError(f"optimizer: not in exactly one group: {', '.join(wrong)}")
 
 
@@ -343,17 +316,12 @@ def _checked(
     algorithm: torch.optim.Optimizer, member: NamedParameter, state: Mapping[str, Tensor]
 ) -> dict[str, Tensor]:
     """Copies of one parameter's state, on its device. None at all is a parameter never updated."""
-    expected = _STATE[type(algorithm)]
-    if state and set(state) != expected:
+    expected, parameter = _STATE[type(algorithm)], member.parameter
+    fits = all(n == "step" or tensor.shape == parameter.shape for n, tensor in state.items())
+    if state and not (set(state) == expected and fits):
+        found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in state.items())
         raise BlocklabError(
-            f"optimiser state of '{member.path}': expected {', '.join(sorted(expected))}, "
-            f"found {', '.join(sorted(state))}; was it saved by another optimiser?"
+            f"optimiser state of '{member.path}': expected {', '.join(sorted(expected))} of shape "
+            f"{tuple(parameter.shape)}, found {found}; was it saved by another optimiser or model?"
         )
-    parameter = member.parameter
-    for name, tensor in state.items():
-        if name != "step" and tensor.shape != parameter.shape:
-            raise BlocklabError(
-                f"optimiser state {name} of '{member.path}': expected shape "
-                f"{tuple(parameter.shape)}, found {tuple(tensor.shape)}"
-            )
     return {name: tensor.to(parameter.device, copy=True) for name, tensor in state.items()}

@@ -16,6 +16,12 @@ from typing import Literal
 
 import safetensors.torch
 import torch
+from pydantic import Field
+
+from blocklab.data.dataset import DataConfig, Dataset
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.record import Record
 from blocklab.training.checkpoint import (
     MetricsFile,
     load_checkpoint,
@@ -24,11 +30,6 @@ from blocklab.training.checkpoint import (
     save_checkpoint,
     write_atomically,
 )
-
-from blocklab.data.dataset import DataConfig, Dataset
-from blocklab.errors import BlocklabError
-from blocklab.model.config import ModelConfig
-from blocklab.record import Record
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer

@@ -1,0 +1,124 @@
+"""The report: one page that stands alone, with its tables and charts as files beside it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from blocklab.report import formats, limits, results_csv, table, words
+from blocklab.report.charts import charts
+from blocklab.report.drawing import inline, to_png, to_svg
+from blocklab.study.results import Arm, StudyResult
+
+PAGE = "report.html"
+
+
+def write_report(result: StudyResult, folder: Path) -> Path:
+    """Write the page, the tables and the charts into the folder; returns the page's path.
+
+    Leaves `report.html`, `results.csv`, `table.{csv,md,tex}` and `charts/NAME.{svg,png}`. A file
+    is replaced only when its successor is whole.
+    """
+    # It brings torch along, which reading a report's words does not need.
+    from blocklab.training.checkpoint import write_atomically
+
+    (folder / "charts").mkdir(parents=True, exist_ok=True)
+    figures = []
+    for chart in charts(result):
+        wide = to_svg(chart.wide)
+        write_atomically(folder / "charts" / f"{chart.name}.svg", wide.encode())
+        write_atomically(folder / "charts" / f"{chart.name}.png", to_png(wide))
+        figures.append(
+            {
+                "name": chart.name,
+                "title": chart.title,
+                "reading": chart.reading,
+                "wide": inline(wide, f"{chart.name}-wide", chart.description),
+                "narrow": inline(to_svg(chart.narrow), f"{chart.name}-narrow", chart.description),
+            }
+        )
+    texts = {
+        "results.csv": results_csv.as_csv(result),
+        "table.csv": table.as_csv(result),
+        "table.md": table.as_markdown(result),
+        "table.tex": table.as_latex(result),
+        PAGE: page(result, figures),
+    }
+    for name, text in texts.items():
+        write_atomically(folder / name, text.encode())
+    return folder / PAGE
+
+
+def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
+    """The page as text; each figure has name, title, reading and two pictures, wide and narrow."""
+    import jinja2
+
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("blocklab.report"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    facts = result.facts
+    return environment.get_template("report.html.j2").render(
+        facts=facts,
+        question=formats.clean(facts.question),
+        size=_size(result),
+        warnings=limits.warnings(result),
+        headline=words.headline(result),
+        answers=[_answer(arm, result) for arm in result.arms],
+        columns=[column for column in table.COLUMNS if column.heading != "Changes"],
+        rows=[
+            _table_row(arm, row) for arm, row in zip(result.arms, table.rows(result), strict=True)
+        ],
+        notes=table.NOTES,
+        figures=figures,
+        limits=limits.limits(result),
+        circumstances=_circumstances(result),
+    )
+
+
+def _size(result: StudyResult) -> str:
+    """How large the study was, in one line."""
+    facts = result.facts
+    return " · ".join(
+        (
+            f"{facts.budget} study",
+            _counted(len(result.arms), "arm"),
+            _counted(len(facts.learning_rates), "learning rate"),
+            _counted(len(facts.seeds), "seed"),
+            _counted(len(result.runs), "run"),
+        )
+    )
+
+
+def _counted(n: int, word: str) -> str:
+    return f"{n} {word}" if n == 1 else f"{n:,} {word}s"
+
+
+def _answer(arm: Arm, result: StudyResult) -> dict[str, str]:
+    """The sentence, parted after the arm's name, which the page sets apart."""
+    name = formats.clean(arm.name)
+    text = words.sentence(arm, result)
+    return {"role": arm.role, "name": name, "rest": text.removeprefix(name)}
+
+
+def _table_row(arm: Arm, row: table.Row) -> dict[str, object]:
+    name, changes, *cells = table.cells(row)
+    return {"role": arm.role, "name": name, "changes": changes, "cells": cells}
+
+
+def _circumstances(result: StudyResult) -> Mapping[str, str]:
+    facts = result.facts
+    return {
+        "Corpus": f"{facts.corpus}, {formats.thousands(facts.train_tokens)} training and "
+        f"{formats.thousands(facts.validation_tokens)} validation tokens",
+        "Tokenizer": f"{facts.tokenizer}, {formats.thousands(facts.vocab_size)} tokens, unigram "
+        f"entropy {formats.nats(facts.unigram_entropy)} nats",
+        "Model": f"d_model {facts.d_model}, {facts.n_layers} layers, context "
+        f"{facts.context_length}",
+        "Training": f"{formats.thousands(facts.steps)} steps of {facts.batch_size} sequences",
+        "Learning rates": ", ".join(map(formats.rate, facts.learning_rates)),
+        "Seeds": ", ".join(map(str, facts.seeds)),
+        "Matched by": facts.match,
+        **facts.versions,
+    }

@@ -1,0 +1,139 @@
+"""What a study cannot claim, in words: the circumstances that belong to every number it gives."""
+
+from collections.abc import Sequence
+
+from blocklab.report.curves import best_runs
+from blocklab.report.formats import clean, compact, listed, nats, rate, thousands
+from blocklab.report.words import ENOUGH_SEEDS
+from blocklab.study.results import Arm, StudyResult
+
+MOST_EPOCHS = 4.0
+FEWEST_VALIDATION_TOKENS = 100_000
+
+
+def warnings(result: StudyResult) -> list[str]:
+    """What a reader must know before any number; it belongs into the first lines."""
+    facts = result.facts
+    found = []
+    if len(facts.seeds) < ENOUGH_SEEDS:
+        seeds = "One seed" if len(facts.seeds) == 1 else f"{len(facts.seeds)} seeds"
+        found.append(f"{seeds}: every effect here is exploratory. Five are the least for more.")
+    epochs = max((run.epochs for run in result.runs), default=0.0)
+    if epochs > MOST_EPOCHS:
+        found.append(
+            f"The training text was seen {epochs:.1f} times: beyond four epochs, what is measured "
+            "is also how well an arm memorises."
+        )
+    if facts.validation_tokens < FEWEST_VALIDATION_TOKENS:
+        found.append(
+            f"Only {thousands(facts.validation_tokens)} validation tokens: below 100,000 the "
+            "losses themselves are blurred, for all arms alike."
+        )
+    return found
+
+
+def limits(result: StudyResult) -> list[tuple[str, str]]:
+    """A heading and a paragraph for everything that the numbers do not show."""
+    found = [
+        ("Scale", _scale(result)),
+        ("Seeds", _seeds(result)),
+        ("One corpus", _corpus(result)),
+        ("Learning rates", _rates(result)),
+        ("Intervals", _intervals(result)),
+    ]
+    if gap := _gap(result):
+        found.append(("Training and validation", gap))
+    return found
+
+
+def _scale(result: StudyResult) -> str:
+    facts = result.facts
+    sizes = [arm.n_parameters for arm in result.arms]
+    tokens = facts.steps * facts.batch_size * facts.context_length
+    epochs = max((run.epochs for run in result.runs), default=0.0)
+    return (
+        f"Models of {_range(sizes)} parameters (d_model {facts.d_model}, {facts.n_layers} layers, "
+        f"context {facts.context_length}), each trained on {thousands(tokens)} tokens: "
+        f"{tokens / sizes[0]:.2g} tokens a parameter, {epochs:.2g} epochs of "
+        f"{thousands(facts.train_tokens)} training tokens. A ranking at this scale need not hold "
+        "at another."
+    )
+
+
+def _range(sizes: Sequence[int]) -> str:
+    low, high = compact(min(sizes)), compact(max(sizes))
+    return low if low == high else f"{low} to {high}"
+
+
+def _seeds(result: StudyResult) -> str:
+    n = len(result.facts.seeds)
+    text = f"{n} seeds" if n > 1 else "One seed"
+    text += " vary the initial values and the order of the data, and nothing else."
+    if n < ENOUGH_SEEDS:
+        text += " Fewer than five: the effects are exploratory, a reason to look again."
+    return text
+
+
+def _corpus(result: StudyResult) -> str:
+    facts = result.facts
+    return (
+        f"{clean(facts.corpus)} in {clean(facts.tokenizer)} ({thousands(facts.vocab_size)} tokens "
+        f"in the vocabulary), validated on {thousands(facts.validation_tokens)} tokens. Another "
+        "text or another tokenizer may rank the arms differently."
+    )
+
+
+def _rates(result: StudyResult) -> str:
+    rates = [rate(value) for value in result.facts.learning_rates]
+    if len(rates) == 1:
+        return (
+            f"All arms were trained at the single rate {rates[0]}. An arm whose best rate lies "
+            "elsewhere is undersold, and a single rate can decide a ranking."
+        )
+    text = (
+        f"Every arm was trained at {listed(rates)} and is read at the one where its own mean loss "
+        "was lowest. What lies between and beyond is unknown, the choice was made on the tokens "
+        "that are reported, and nothing else was tuned for any arm."
+    )
+    at_edge = [clean(arm.name) for arm in result.arms if arm.edge]
+    if at_edge:
+        text += f" At an edge of the grid, so perhaps not at their best: {listed(at_edge)}."
+    return text
+
+
+def _intervals(result: StudyResult) -> str:
+    n = sum(arm.role == "variant" for arm in result.arms)
+    text = (
+        "Each 95 % interval holds one at a time, not for all of them together"
+        + (f": that at least one of {n} misses may happen in up to {min(5 * n, 100)} % of studies"
+           if n > 1 else "")
+        + ". It comes from a paired t over the seeds, and covers their chance alone: not another "
+        "corpus, another size or another grid of rates. Diverged runs have no place in it."
+    )  # fmt: skip
+    if result.facts.match != "none":
+        text += f" Arms were matched by {clean(result.facts.match)}; the table shows what is left."
+    return text
+
+
+def _gap(result: StudyResult) -> str:
+    gaps = [
+        f"{clean(arm.name)} {nats(gap, signed=True)}"
+        for arm in result.arms
+        if (gap := _mean_gap(arm, result)) is not None
+    ]
+    if not gaps:
+        return ""
+    return (
+        "Validation loss minus training loss (mean over the last tenth of the steps) at the best "
+        f"rate, in nats: {'; '.join(gaps)}. An arm with a wider gap fits its own text more than "
+        "the language."
+    )
+
+
+def _mean_gap(arm: Arm, result: StudyResult) -> float | None:
+    gaps = [
+        run.validation_loss - run.train_loss
+        for run in best_runs(arm, result.runs)
+        if run.validation_loss is not None and run.train_loss is not None
+    ]
+    return sum(gaps) / len(gaps) if gaps else None

@@ -1,0 +1,189 @@
+"""The main table: one row of plain strings an arm, shown as HTML, CSV, Markdown and LaTeX alike."""
+
+import csv
+import io
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, fields
+
+from blocklab.report import formats
+from blocklab.report.formats import fixed
+from blocklab.study.results import Arm, StudyResult
+
+
+@dataclass(frozen=True)
+class Row:
+    """One arm in plain strings with ASCII minus signs; what is unknown is empty."""
+
+    arm: str
+    changes: str
+    matched: str
+    validation_loss: str
+    spread: str
+    effect: str
+    interval_low: str
+    interval_high: str
+    best_rate: str
+    edge: str
+    diverged: str
+    runs: str
+    stalled: str
+    parameters: str
+    flops_per_token: str
+    tokens_per_second: str
+    peak_memory: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """How a reader sees part of a row: a heading, its unit, and the cell's text."""
+
+    heading: str
+    unit: str
+    cell: Callable[[Row], str]
+    is_number: bool = True
+
+
+def rows(result: StudyResult) -> list[Row]:
+    """All arms in the order of the study."""
+    return [_row(arm) for arm in result.arms]
+
+
+def _row(arm: Arm) -> Row:
+    effect = arm.effect
+    return Row(
+        arm=arm.name,
+        changes=formats.changes(arm),
+        matched=formats.paths_and_values(arm.matched),
+        validation_loss=_number(arm.mean),
+        spread=_number(arm.spread),
+        effect=_number(effect.mean if effect else None, signed=True),
+        interval_low=_number(effect.low if effect else None, signed=True),
+        interval_high=_number(effect.high if effect else None, signed=True),
+        best_rate="" if arm.best_rate is None else formats.rate(arm.best_rate),
+        edge=(arm.edge or "") if len(arm.rates) > 1 else "",
+        diverged=str(arm.n_diverged),
+        runs=str(arm.n_runs),
+        stalled=str(arm.n_stalled),
+        parameters=str(arm.n_parameters),
+        flops_per_token=str(arm.flops_per_token),
+        tokens_per_second=f"{arm.tokens_per_second:.0f}",
+        peak_memory=str(arm.peak_memory),
+    )
+
+
+def _number(value: float | None, signed: bool = False) -> str:
+    return "" if value is None else fixed(value, 3, signed)
+
+
+def _between(first: str, sign: str, second: str) -> str:
+    return f"{first}{sign}{second}" if second else first
+
+
+COLUMNS: Sequence[Column] = (
+    Column("Arm", "", lambda row: formats.clean(row.arm), is_number=False),
+    Column("Changes", "", lambda row: _between(row.changes, " | matched: ", row.matched), False),
+    Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
+    Column("Effect", "nats", lambda row: row.effect),
+    Column("95 % interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
+    Column("Best rate", "", lambda row: row.best_rate + (f" ({row.edge})" if row.edge else "")),
+    Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
+    Column("Stalled", "runs", lambda row: row.stalled),
+    Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
+    Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
+    Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),
+    Column("Peak memory", "MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
+)
+NOTES = (
+    "Loss: mean over the seeds at the arm’s best rate, with the sample standard deviation. Effect: "
+    "the arm minus the baseline, seed by seed; negative is better. Intervals hold one at a time. "
+    "Best rate: marked where it stands at the lowest or highest of the grid. Diverged: over the "
+    "whole grid. Stalled: at the best rate, within 0.05 nats of the unigram entropy."
+)
+
+
+def cells(row: Row) -> list[str]:
+    """A row's texts, one a column, with real minus signs where numbers stand."""
+    return [
+        formats.real_minus(column.cell(row)) if column.is_number else column.cell(row)
+        for column in COLUMNS
+    ]
+
+
+def as_csv(result: StudyResult) -> str:
+    """Every field on its own, for a program; memory in bytes, losses in nats."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, [field.name for field in fields(Row)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows(result))
+    return out.getvalue()
+
+
+def as_markdown(result: StudyResult) -> str:
+    head = [_heading(column, " ") for column in COLUMNS]
+    rule = ["---:" if column.is_number else ":---" for column in COLUMNS]
+    body = [[_markdown(cell) for cell in cells(row)] for row in rows(result)]
+    lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
+    return "\n".join(lines) + f"\n\n{NOTES}\n"
+
+
+def as_latex(result: StudyResult) -> str:
+    """A table for `booktabs`; what the changes are is left to the caption, for want of width."""
+    places = [i for i, column in enumerate(COLUMNS) if column.heading != "Changes"]
+    columns = [COLUMNS[i] for i in places]
+    head = [rf"\shortstack{{{_latex(c.heading)}\\{_latex(c.unit) or '~'}}}" for c in columns]
+    body = [[_latex(cells(row)[i]) for i in places] for row in rows(result)]
+    made_of = " ".join(
+        f"{_latex(row.arm)}: {_latex(COLUMNS[1].cell(row))}." for row in rows(result) if row.changes
+    )
+    caption = " ".join(filter(None, (_latex(result.facts.question), made_of, _latex(NOTES))))
+    return "\n".join(
+        [
+            r"% needs \usepackage{booktabs}",
+            r"\begin{table}",
+            r"\centering\small\setlength{\tabcolsep}{4pt}",
+            rf"\caption{{{caption}}}",
+            rf"\begin{{tabular}}{{{''.join('r' if c.is_number else 'l' for c in columns)}}}",
+            r"\toprule",
+            _tex_line(head),
+            r"\midrule",
+            *map(_tex_line, body),
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _heading(column: Column, gap: str) -> str:
+    return f"{column.heading}{gap}({column.unit})" if column.unit else column.heading
+
+
+def _tex_line(cells: Iterable[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_{}\[\]<>|~#&])", r"\\\1", text)
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    '"': r"\textquotedbl{}",
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",
+    "±": r"$\pm$",
+    "\N{MINUS SIGN}": "$-$",
+    "’": "'",
+}
+
+
+def _latex(text: str) -> str:
+    return "".join(_LATEX.get(sign, sign) for sign in formats.clean(text))

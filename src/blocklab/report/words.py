@@ -1,0 +1,170 @@
+"""The answer of a study in words: pure functions from results to sentences.
+
+Effects with their intervals, and no verdict: whether a difference is one is for the reader, who is
+told what chance alone does here. Better and worse are signs of a number, nothing more.
+"""
+
+from blocklab.report import formats
+from blocklab.report.formats import clean, listed, nats, rate
+from blocklab.study.results import Arm, Effect, StudyResult
+
+ENOUGH_SEEDS = 5
+"""Fewer pairs than these make an effect exploratory."""
+
+
+def headline(result: StudyResult) -> str:
+    """The whole study in one sentence."""
+    base = result.baseline
+    variants = [arm for arm in result.arms if arm.role == "variant"]
+    if base.mean is None:
+        return (
+            f"All {base.n_runs} runs of the baseline {clean(base.name)} diverged, so that nothing "
+            "can be compared with it."
+        )
+    if not variants:
+        return f"{clean(base.name)} was trained alone: there is nothing to compare it with."
+    groups: dict[str, list[str]] = {}
+    for arm in variants:
+        groups.setdefault(_where(arm.effect), []).append(clean(arm.name))
+    found = [f"{where} for {listed(groups[where])}" for where in _ORDER if where in groups]
+    text = (
+        f"Against {clean(base.name)}, each arm at its own best learning rate, the 95 % interval "
+        f"of the difference in validation loss {'; it '.join(found)}"
+    )
+    few = _seeds_compared(result) < ENOUGH_SEEDS
+    return text + ("; exploratory, with fewer than five seeds." if few else ".")
+
+
+_ORDER = (
+    "lies below zero (lower loss)",
+    "includes zero",
+    "lies above zero (higher loss)",
+    "cannot be given",
+)
+
+
+def _where(effect: Effect | None) -> str:
+    if effect is None or effect.low is None or effect.high is None:
+        return _ORDER[3]
+    if effect.high < 0:
+        return _ORDER[0]
+    return _ORDER[2] if effect.low > 0 else _ORDER[1]
+
+
+def _seeds_compared(result: StudyResult) -> int:
+    pairs = [len(arm.effect.differences) for arm in result.arms if arm.effect]
+    return min(pairs, default=len(result.facts.seeds))
+
+
+def sentence(arm: Arm, result: StudyResult) -> str:
+    """What is to be said of one arm; it begins with the arm's name."""
+    parts = [
+        _level(arm) if arm.role == "baseline" else _comparison(arm, result),
+        *_chance(arm),
+        *_left_out(arm, result),
+        *_edge(arm),
+        _diverged(arm, result.baseline),
+        *_stalled(arm, result),
+    ]
+    return " ".join(parts)
+
+
+def sentences(result: StudyResult) -> list[str]:
+    """One for every arm, in the order of the study."""
+    return [sentence(arm, result) for arm in result.arms]
+
+
+def _level(arm: Arm) -> str:
+    name = clean(arm.name)
+    if arm.mean is None or arm.best_rate is None:
+        return f"{name} (the baseline): no loss can be given."
+    n = next(len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate)
+    around = f" ± {nats(arm.spread)}" if arm.spread is not None else ""
+    over = f"mean and standard deviation over {n} seeds" if n > 1 else "one seed"
+    return (
+        f"{name} (the baseline): {nats(arm.mean)}{around} nats at learning rate "
+        f"{rate(arm.best_rate)}, {over}."
+    )
+
+
+def _comparison(arm: Arm, result: StudyResult) -> str:
+    base = clean(result.baseline.name)
+    subject = clean(arm.name)
+    if what := formats.changes(arm):
+        subject += f" ({what})"
+    effect = arm.effect
+    if effect is None:
+        return f"{subject}: no difference can be given, because {_why_none(arm, result.baseline)}."
+    if effect.mean == 0:
+        return f"{subject}: on average exactly as far as {base} ({_interval(effect, result)})."
+    sign = "worse" if effect.mean > 0 else "better"
+    zero = "; the interval includes zero" if _where(effect) == _ORDER[1] else ""
+    return (
+        f"{subject}: {nats(abs(effect.mean))} nats {sign} than {base} "
+        f"({_interval(effect, result)}){zero}."
+    )
+
+
+def _interval(effect: Effect, result: StudyResult) -> str:
+    n, of = len(effect.differences), len(result.facts.seeds)
+    seeds = f"{n} of {of} seeds" if n < of else "one seed" if n == 1 else f"{n} seeds"
+    if effect.low is None or effect.high is None:
+        return f"{seeds}, so no interval; exploratory: fewer than five seeds"
+    text = f"95 %: {nats(effect.low)} to {nats(effect.high)}, {seeds}"
+    return text + ("; exploratory: fewer than five seeds" if n < ENOUGH_SEEDS else "")
+
+
+def _why_none(arm: Arm, base: Arm) -> str:
+    if base.mean is None:
+        return f"all {base.n_runs} runs of {clean(base.name)} diverged"
+    if arm.mean is None:
+        return f"all {arm.n_runs} of its runs diverged"
+    return f"no seed finished both here and in {clean(base.name)} at their best rates"
+
+
+def _chance(arm: Arm) -> list[str]:
+    """What a placebo is for: it changes nothing, so that its differences are chance."""
+    if arm.role != "placebo" or arm.effect is None:
+        return []
+    largest = max(map(abs, arm.effect.differences.values()))
+    return [
+        "Nothing was changed here, so this is what chance alone gives: single seeds differ by up "
+        f"to {nats(largest)} nats."
+    ]
+
+
+def _left_out(arm: Arm, result: StudyResult) -> list[str]:
+    if arm.effect is None:
+        return []
+    missing = len(result.facts.seeds) - len(arm.effect.differences)
+    if missing <= 0:
+        return []
+    pairs = "One pair is" if missing == 1 else f"{missing} pairs are"
+    return [f"{pairs} incomplete and left out, with nothing put in their place."]
+
+
+def _edge(arm: Arm) -> list[str]:
+    if arm.edge is None or arm.best_rate is None or len(arm.rates) < 2:
+        return []
+    return [
+        f"Its best rate, {rate(arm.best_rate)}, is the {arm.edge} of the grid: a better one may "
+        "lie beyond."
+    ]
+
+
+def _diverged(arm: Arm, base: Arm) -> str:
+    own = f"{arm.n_diverged} of {arm.n_runs} runs diverged"
+    if arm is base or not (arm.n_diverged or base.n_diverged):
+        return f"{own}."
+    return f"{own}, against {base.n_diverged} of {base.n_runs} of {clean(base.name)}."
+
+
+def _stalled(arm: Arm, result: StudyResult) -> list[str]:
+    if not arm.n_stalled:
+        return []
+    n = next((len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate), arm.n_stalled)
+    return [
+        f"{arm.n_stalled} of {n} runs at its best rate stalled on the unigram entropy "
+        f"({nats(result.facts.unigram_entropy)} nats): they learnt how often each token occurs "
+        "and next to nothing of their order."
+    ]

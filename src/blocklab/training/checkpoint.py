@@ -1,0 +1,309 @@
+"""Files that survive a kill at any moment: atomic writes, checkpoints, and the metrics of a run.
+
+A checkpoint is one safetensors file; its header holds the step, a JSON state and a checksum. The
+one before it is kept, and used when the newest is damaged. What goes into a checkpoint is the
+caller's business.
+"""
+
+import json
+import math
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from blocklab.errors import BlocklabError, RunFailed
+
+JsonObject: TypeAlias = dict[str, Any]
+"""Whatever JSON can say under names."""
+
+NEWEST = "checkpoint.safetensors"
+PREVIOUS = "checkpoint.previous.safetensors"
+DAMAGED = "checkpoint.damaged.safetensors"
+
+
+def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], None]) -> None:
+    """Write `data` beside `path`, sync it, then rename it there: old content or new, never half.
+
+    Raises RunFailed when the disk refuses (full, read-only, no such folder).
+    """
+    path = Path(path)
+    with _written_beside(path, data) as beside:
+        os.replace(beside, path)
+        _sync_folder(path.parent)
+
+
+@contextmanager
+def _written_beside(path: Path, data: bytes | Callable[[BinaryIO], None]) -> Iterator[Path]:
+    """A synced file to rename to `path`; gone afterwards, whatever happened."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with open(beside, "xb") as file:
+            if callable(data):
+                data(file)
+            else:
+                file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield beside
+    except OSError as error:
+        raise _refused(path, error) from error
+    finally:
+        _remove(beside)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name is on the disk only once its folder is. Windows offers no such call."""
+    if os.name == "posix":
+        opened = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(opened)
+        finally:
+            os.close(opened)
+
+
+def _refused(path: Path, error: OSError) -> RunFailed:
+    reason = error.strerror or str(error)
+    return RunFailed(f"{path}: cannot be written ({reason}); free it up or choose another folder")
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What was saved after `step` steps. `note` says when it is not the newest that was written."""
+
+    step: int
+    tensors: dict[str, Tensor]
+    state: JsonObject
+    note: str | None = None
+
+
+class _Damaged(Exception):
+    """A checkpoint file is not what was written."""
+
+
+def save_checkpoint(
+    folder: Path, step: int, tensors: Mapping[str, Tensor], state: JsonObject
+) -> None:
+    """Save under `folder`, made if missing; the checkpoint before becomes the previous one.
+
+    `state` is what JSON can say. A tensor with several names (tied) is stored once.
+    Raises RunFailed when the disk refuses; the newest checkpoint before then still loads.
+    """
+    folder = Path(folder)
+    stored, aliases = _distinct(tensors)
+    try:
+        about = json.dumps({"step": step, "state": state, "aliases": aliases})
+    except (TypeError, ValueError) as error:
+        raise BlocklabError(f"{folder / NEWEST}: the state is not JSON ({error})") from None
+    metadata = {"blocklab": about, "checksum": _checksum(about, stored)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refused(folder, error) from error
+    _clear_leftovers(folder)
+    newest = folder / NEWEST
+    with _written_beside(newest, safetensors.torch.save(stored, metadata)) as beside:
+        if newest.exists():
+            os.replace(newest, folder / PREVIOUS)
+        os.replace(beside, newest)
+        _sync_folder(folder)
+
+
+def load_checkpoint(folder: Path) -> Checkpoint | None:
+    """The newest checkpoint that is whole, or None where there is none.
+
+    A damaged newest one is set aside, so that the next save cannot put it over the good previous
+    one. Raises BlocklabError, naming the file, when nothing whole is left.
+    """
+    folder = Path(folder)
+    _clear_leftovers(folder)
+    newest, previous = folder / NEWEST, folder / PREVIOUS
+    try:
+        return _read(newest)
+    except FileNotFoundError:
+        if not previous.exists():
+            return None
+        fault = f"{newest}: was being replaced when the process ended"
+    except _Damaged as error:
+        fault = f"{newest}: damaged ({error})"
+    try:
+        found = _read(previous)
+    except (FileNotFoundError, _Damaged) as error:
+        lost = f"damaged ({error})" if isinstance(error, _Damaged) else "missing"
+        raise BlocklabError(
+            f"{fault}, and {previous.name} is {lost}; remove both to start again from step 0"
+        ) from None
+    with suppress(OSError):
+        os.replace(newest, folder / DAMAGED)
+    note = f"{fault}; continuing from {previous.name}, step {found.step}"
+    return Checkpoint(found.step, found.tensors, found.state, note)
+
+
+def remove_checkpoints(folder: Path) -> None:
+    """Remove every checkpoint in `folder`, and what a killed process left of one."""
+    _clear_leftovers(Path(folder))
+    for name in (NEWEST, PREVIOUS, DAMAGED):
+        _remove(Path(folder) / name)
+
+
+def _clear_leftovers(folder: Path) -> None:
+    for leftover in folder.glob(f".{NEWEST}.*.tmp"):
+        _remove(leftover)
+
+
+def _distinct(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Each tensor once, ready to be stored, and the name it is stored under for its other names."""
+    first: dict[tuple[object, ...], str] = {}
+    stored: dict[str, Tensor] = {}
+    aliases: dict[str, str] = {}
+    memories: set[int] = set()
+    for name, tensor in tensors.items():
+        same = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        if tensor.numel() and same in first:
+            aliases[name] = first[same]
+        else:
+            first[same] = name
+            own = tensor.detach().cpu().contiguous()
+            memory = own.untyped_storage().data_ptr()
+            # Safetensors wants each tensor to own its bytes.
+            stored[name] = own.clone() if memory in memories else own
+            memories.add(memory)
+    return stored, aliases
+
+
+def _checksum(about: str, tensors: Mapping[str, Tensor]) -> str:
+    """CRC-32 of everything that is stored; at 7 GB/s it costs less than the write."""
+    found = zlib.crc32(about.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        found = zlib.crc32(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data, found)
+    return f"{found:08x}"
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        if _checksum(metadata["blocklab"], tensors) != metadata["checksum"]:
+            raise _Damaged("checksum does not match")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise RunFailed(f"{path}: cannot be read ({error.strerror or error})") from error
+    except (safetensors.SafetensorError, KeyError, ValueError) as error:
+        raise _Damaged(str(error)) from None
+    about = json.loads(metadata["blocklab"])
+    tensors |= {name: tensors[target] for name, target in about["aliases"].items()}
+    return Checkpoint(about["step"], tensors, about["state"])
+
+
+class MetricsFile:
+    """One strict JSON object a line. Rows have a `step`, counted in steps done.
+
+    JSON knows no NaN: a number that is not finite is written as null, and the row's `non_finite`
+    lists where it stood and what it was, [[["loss"], "nan"]], so that `read_metrics` gives it back.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self._file: BinaryIO | None = None
+
+    def append(self, row: JsonObject) -> None:
+        """Add a row. It is certain to be on disk after `flush`."""
+        found: list[list[object]] = []
+        strict = _strict(row, [], found)
+        strict |= {"non_finite": found} if found else {}
+        line = json.dumps(strict, allow_nan=False) + "\n"
+        try:
+            if self._file is None:
+                self.truncate_to(math.inf)
+                self._file = open(self.path, "ab")  # noqa: SIM115
+            self._file.write(line.encode())
+        except OSError as error:
+            raise _refused(self.path, error) from error
+
+    def flush(self) -> None:
+        """Wait until every row is on disk. Do so before the checkpoint that counts on them."""
+        try:
+            if self._file is not None:
+                self._file.flush()
+                os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _refused(self.path, error) from error
+
+    def truncate_to(self, step: float) -> None:
+        """Drop the rows after `step`, and a last line that a killed process left half-written."""
+        self.flush()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        content = _content(self.path)
+        kept = [line for line, row in _rows(self.path, content) if row.get("step", 0) <= step]
+        wanted = b"".join(line + b"\n" for line in kept)
+        if wanted != content:
+            write_atomically(self.path, wanted)
+
+
+def read_metrics(path: Path) -> list[JsonObject]:
+    """The rows of a metrics file; none where there is no file. Skips a half-written last line."""
+    path = Path(path)
+    rows = [row for _, row in _rows(path, _content(path))]
+    for row in rows:
+        for place, text in row.pop("non_finite", []):
+            *outer, last = place
+            target: Any = row
+            for key in outer:
+                target = target[key]
+            target[last] = float(text)
+    return rows
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RunFailed(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def _rows(path: Path, content: bytes) -> Iterable[tuple[bytes, JsonObject]]:
+    lines = content.split(b"\n")
+    for number, line in enumerate(lines, start=1):
+        if not line:
+            continue
+        try:
+            yield line, json.loads(line)
+        except ValueError:
+            if number != len(lines):
+                raise BlocklabError(
+                    f"{path}: line {number} is not JSON; remove it, or the run's folder"
+                ) from None
+
+
+def _strict(value: Any, place: list[object], found: list[list[object]]) -> Any:
+    """The value with null for what is not finite; `found` collects where and what that was."""
+    if isinstance(value, Mapping):
+        return {key: _strict(inner, [*place, key], found) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(inner, [*place, at], found) for at, inner in enumerate(value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        found.append([place, str(value)])
+        return None
+    return value

@@ -1,0 +1,215 @@
+"""Every command ends with the right exit code and one clear line when something is wrong."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from blocklab.cli import main
+
+TEXT = " ".join(f"{i} and {i * i} are two numbers." for i in range(2000))
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "text.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.fixture
+def study(text, tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(
+        f"""
+question: Is LayerNorm as good?
+baseline: {{name: modern, preset: modern, d_model: 32, n_layers: 1, n_heads: 2, context_length: 16,
+           set: {{block.feed_forward.d_ff: 32}}}}
+variants:
+  layer-norm: {{block.norm.kind: layer}}
+training: {{steps: 20, batch_size: 4, learning_rates: [3e-3, 1e-2]}}
+data: {{corpus: {json.dumps(str(text))}, tokenizer: bytes}}
+seeds: 2
+budgets: {{quick: {{seeds: 1}}}}
+""",
+        encoding="utf-8",
+    )
+    return path
+
+
+@pytest.fixture
+def run(capsys, monkeypatch):
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["blocklab", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        said = capsys.readouterr()
+        return ended.value.code or 0, said.out, said.err
+
+    return call
+
+
+def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path):
+    out = tmp_path / "out"
+    code, said, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    for name in ("modern", "layer-norm", "placebo"):
+        assert name in said
+    assert {"study.yaml", "results.csv", "report.html", "runs"} <= {p.name for p in out.iterdir()}
+    assert len(list(out.glob("runs/*/run.json"))) == 3 * 2 * 2
+    before = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+    assert run("ablate", study, "--out", out)[0] == 0
+    assert before == {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+
+    # The folder alone is enough for the report, wherever it was copied.
+    moved = tmp_path / "moved"
+    out.rename(moved)
+    (moved / "report.html").unlink()
+    assert run("report", moved)[0] == 0
+    assert (moved / "report.html").exists()
+
+    # More seeds and variants are a widening; finished runs stay as they are.
+    code, _, _ = run(
+        "ablate", study, "--out", moved, "--seeds", 3, "--variant", "deep:n_layers=2"
+    )
+    assert code == 0
+    assert len(list(moved.glob("runs/*/run.json"))) == 4 * 3 * 2
+    assert all(moved.joinpath(p.relative_to(out)).stat().st_mtime_ns == t for p, t in before.items())
+
+    # The study as resolved asks the same question.
+    code, said, _ = run("plan", moved / "study.yaml", "--out", moved)
+    assert code == 0
+    assert "24 already finished" in said
+
+    # Another study takes its finished runs.
+    code, _, _ = run("ablate", study, "--out", tmp_path / "other", "--reuse", moved)
+    assert code == 0
+    copied = [p for p in before if p.name == "model.safetensors"]
+    assert all((tmp_path / "other" / p.relative_to(out)).exists() for p in copied)
+
+
+def test_runs_do_not_depend_on_the_number_of_workers(run, study, tmp_path):
+    for workers in (1, 2):
+        out = tmp_path / str(workers)
+        assert run("ablate", study, "--out", out, "--budget", "quick", "--workers", workers)[0] == 0
+    ones, twos = (sorted((tmp_path / w).glob("runs/*/model.safetensors")) for w in ("1", "2"))
+    assert [p.read_bytes() for p in ones] == [p.read_bytes() for p in twos]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["ablate", "no-such-study"], ["no-such-study", "modern_block"]),
+        (["ablate", "STUDY", "--budget", "quik"], ["quik", "quick"]),
+        (["ablate", "STUDY", "--set", "block.norm"], ["PATH=VALUE"]),
+        (["ablate", "STUDY", "--set", "training.clpi=1"], ["training.clpi", "clip"]),
+        (["ablate", "STUDY", "--variant", "x"], ["NAME:PATH=VALUE"]),
+        (["ablate", "STUDY", "--variant", "x:block.norm.kind=rms"], ["variants.x", "differ"]),
+        (["ablate", "STUDY", "--corpus", "gone.txt"], ["gone.txt"]),
+        (["ablate", "STUDY", "--plugin", "gone.py"], ["gone.py"]),
+        (["ablate", "STUDY", "--reuse", "gone"], ["gone", "no study"]),
+        (["ablate", "STUDY", "--set", "context_length=99999"], ["too little text", "99999"]),
+        (["ablate", "STUDY", "--set", "block.attention.n_heads=7"], ["7", "32"]),
+        (["plan", "STUDY", "--variant", "x:nlayers=3"], ["nlayers", "n_layers"]),
+        (["report", "gone"], ["gone", "no study"]),
+        (["count", "gtp2"], ["gtp2", "gpt2"]),
+        (["count", "modern"], ["vocab_size"]),
+        (["count", "gpt2", "--set", "block.norm.epss=1"], ["epss", "eps"]),
+        (["train", "gpt3", "--out", "OUT"], ["gpt3", "gpt2"]),
+        (["train", "gpt2", "--out", "OUT", "--set", "training.lr=1"], ["training.lr"]),
+        (["train"], ["MODEL"]),
+        (["ablte"], ["ablte"]),
+    ],
+)
+def test_bad_input_is_one_line_exit_two_and_nothing_written(run, study, tmp_path, arguments, words):
+    out = tmp_path / "out"
+    given = [{"STUDY": study, "OUT": out}.get(a, a) for a in arguments]
+    if "STUDY" in arguments:
+        given += ["--out", out]
+    code, _, said = run(*given)
+    assert code == 2
+    for word in words:
+        assert word in said.replace(",", "")
+    assert not [p for p in out.rglob("*") if p.name != ".lock"]
+
+
+def test_a_folder_with_another_study_is_refused_by_the_first_path(run, study, tmp_path):
+    out = tmp_path / "out"
+    assert run("ablate", study, "--out", out, "--budget", "quick")[0] == 0
+    code, _, said = run("ablate", study, "--out", out, "--budget", "quick", "--set", "n_layers=2")
+    assert code == 2
+    assert "baseline.model.n_layers is 1 there and 2 here" in said
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter.txt").write_text("mine")
+    code, _, said = run("ablate", study, "--out", tmp_path / "full")
+    assert code == 2
+    assert "not empty" in said
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no full device")
+def test_a_disk_that_refuses_ends_with_exit_one(run, study, tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("in the way")
+    code, _, said = run("ablate", study, "--out", blocked / "out")
+    assert code == 1
+    assert "file" in said
+
+
+def test_counts_are_printed_without_building_anything(run):
+    code, said, _ = run("count", "llama-3-70b", "--json")
+    assert code == 0
+    assert json.loads(said)["total"] == 70_553_706_496
+    code, said, _ = run("count", "gpt2")
+    assert "124,439,808" in said
+
+
+def test_a_run_can_be_stopped_and_resumed_from_the_command_line(run, text, tmp_path):
+    common = ["train", "modern", "--corpus", text, "--tokenizer", "bytes", "--steps", 6]
+    common += ["--set", "d_model=32", "--set", "n_layers=1", "--set", "context_length=16"]
+    common += ["--set", "block.feed_forward.d_ff=32", "--set", "block.attention.n_heads=2"]
+    code, _, said = run(*common, "--out", tmp_path / "run")
+    assert code == 0
+    assert "validation loss" in said
+    assert {p.name for p in (tmp_path / "run").iterdir()} >= {"run.json", "tokenizer.json"}
+    code, _, said = run(*common, "--out", tmp_path / "run")
+    assert code == 2
+    assert "finished run" in said
+
+
+def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(study, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "blocklab", "ablate", str(study), "--out", str(out)]
+    command += ["--set", "training.steps=400"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 120
+    while not list(out.glob("runs/*/run.json")) and time.monotonic() < until:
+        time.sleep(0.1)
+    os.killpg(process.pid, signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert "run the same command again" in said
+    finished = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/run.json")}
+    assert finished
+    assert len(finished) < 12
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert len(list(out.glob("runs/*/run.json"))) == 12
+    assert finished == {p: p.stat().st_mtime_ns for p in finished}
+
+
+def test_help_is_quick_to_import():
+    code = "import sys, blocklab.cli; sys.exit(bool({'torch', 'pydantic'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

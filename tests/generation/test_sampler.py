@@ -1,0 +1,240 @@
+"""Generation against a loop written here, and its promises about state and randomness."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import blocklab as bl
+from blocklab.errors import BlocklabError
+from blocklab.generation.sampler import sample_tokens
+from blocklab.model.config import ModelConfig
+from tests.model.strategies import CONTEXT, configs, for_every_config, random_tokens, randomized
+
+CONFIG = bl.presets.gpt2(
+    d_model=16, n_heads=2, n_layers=2, vocab_size=13, context_length=CONTEXT, dropout=0.3
+).with_changes({"initialization": {"kind": "fan_in", "head_std": 1.0}})
+
+
+@pytest.fixture
+def model() -> bl.Transformer:
+    return randomized(CONFIG)
+
+
+def greedy(model: bl.Transformer, tokens: Tensor, n: int) -> Tensor:
+    """One sequence at a time, everything computed anew, the last context_length tokens only."""
+    rows = []
+    for row in tokens:
+        for _ in range(n):
+            with torch.no_grad():
+                logits = model(row[None, -model.config.context_length :])
+            row = torch.cat((row, logits[0, -1].argmax()[None]))
+        rows.append(row)
+    return torch.stack(rows)
+
+
+@for_every_config
+@given(configs(), st.integers(1, CONTEXT + 3), st.booleans())
+def test_greedy_is_the_plain_loop_within_and_past_the_context(
+    config: ModelConfig, length: int, use_cache: bool
+) -> None:
+    model, tokens = randomized(config), random_tokens(2, length)
+    out = bl.generate(model, tokens, max_new_tokens=6, use_cache=use_cache)
+    assert torch.equal(out, greedy(model, tokens, 6))
+
+
+@for_every_config
+@given(configs(), st.lists(st.integers(1, CONTEXT), min_size=2, max_size=3), st.booleans())
+def test_a_left_padded_batch_writes_what_each_prompt_writes_alone(
+    config: ModelConfig, lengths: list[int], use_cache: bool
+) -> None:
+    model, width = randomized(config), max(lengths)
+    tokens = random_tokens(len(lengths), width)
+    mask = torch.stack([torch.arange(width) >= width - n for n in lengths]).long()
+    out = bl.generate(model, tokens, max_new_tokens=5, use_cache=use_cache, attention_mask=mask)
+    for i, n in enumerate(lengths):
+        alone = greedy(model, tokens[i : i + 1, width - n :], 5)
+        assert torch.equal(out[i, width - n :], alone[0])
+
+
+def test_the_prompt_comes_first_and_nothing_new_is_the_prompt(model: bl.Transformer) -> None:
+    tokens = random_tokens(2, 4)
+    assert torch.equal(bl.generate(model, tokens, max_new_tokens=3)[:, :4], tokens)
+    assert torch.equal(bl.generate(model, tokens, max_new_tokens=0), tokens)
+
+
+def sampled(model: bl.Transformer, **arguments: Any) -> Counter[int]:
+    """How often each token follows one prompt, in 4,000 draws."""
+    prompt = random_tokens(1, 3).expand(4000, 3)
+    drawn = bl.generate(model, prompt, max_new_tokens=1, seed=0, **arguments)[:, -1]
+    return Counter(drawn.tolist())
+
+
+def probabilities(model: bl.Transformer, temperature: float) -> Tensor:
+    with torch.no_grad():
+        return (model(random_tokens(1, 3))[0, -1] / temperature).softmax(-1)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_tokens_are_drawn_as_often_as_their_probabilities_say(
+    model: bl.Transformer, temperature: float
+) -> None:
+    expected = probabilities(model, temperature)
+    counts = sampled(model, temperature=temperature)
+    for token, p in enumerate(expected.tolist()):
+        assert counts[token] / 4000 == pytest.approx(p, abs=5 * (p * (1 - p) / 4000) ** 0.5 + 1e-3)
+
+
+@pytest.mark.parametrize("k", [1, 3, 99])
+def test_top_k_draws_from_the_k_likeliest(model: bl.Transformer, k: int) -> None:
+    expected = probabilities(model, 5.0)
+    allowed = set(expected.argsort(descending=True)[:k].tolist())
+    assert set(sampled(model, temperature=5.0, top_k=k)) == allowed
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.3, 0.6, 0.9])
+def test_top_p_draws_from_the_fewest_that_reach_p(model: bl.Transformer, p: float) -> None:
+    expected, allowed, reached = probabilities(model, 5.0), set(), 0.0
+    for token in expected.argsort(descending=True).tolist():
+        if reached >= p:
+            break
+        allowed.add(token)
+        reached += expected[token].item()
+    assert set(sampled(model, temperature=5.0, top_p=p)) == allowed
+
+
+def test_top_p_counts_within_the_top_k(model: bl.Transformer) -> None:
+    order = probabilities(model, 5.0).sort(descending=True)
+    first = (order.values[0] / order.values[:2].sum()).item()
+    both = sampled(model, temperature=5.0, top_k=2, top_p=first + 0.01)
+    assert set(both) == set(order.indices[:2].tolist())
+    one = sampled(model, temperature=5.0, top_k=2, top_p=first - 0.01)
+    assert set(one) == {int(order.indices[0])}
+
+
+def test_a_tiny_temperature_is_greedy_and_not_a_nan(model: bl.Transformer) -> None:
+    tokens = random_tokens(2, 3)
+    cold = bl.generate(model, tokens, max_new_tokens=5, temperature=1e-30, seed=1)
+    assert torch.equal(cold, bl.generate(model, tokens, max_new_tokens=5))
+
+
+def test_a_seed_repeats_a_sample_and_leaves_the_global_generator_alone(
+    model: bl.Transformer,
+) -> None:
+    def sample(seed: int | None) -> Tensor:
+        return bl.generate(
+            model, random_tokens(2, 3), max_new_tokens=12, temperature=2.0, seed=seed
+        )
+
+    torch.manual_seed(7)
+    before = torch.get_rng_state()
+    assert torch.equal(sample(1), sample(1))
+    assert not torch.equal(sample(1), sample(2))
+    assert not torch.equal(sample(None), sample(None))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sampling_is_the_same_with_and_without_the_cache(model: bl.Transformer) -> None:
+    out = [
+        bl.generate(
+            model,
+            random_tokens(2, 3),
+            max_new_tokens=12,
+            temperature=1.0,
+            seed=3,
+            use_cache=use_cache,
+        )
+        for use_cache in (True, False)
+    ]
+    assert torch.equal(*out)
+
+
+def test_streaming_yields_the_same_ids_one_step_at_a_time(model: bl.Transformer) -> None:
+    tokens = random_tokens(2, 3)
+    steps = list(sample_tokens(model, tokens, max_new_tokens=5))
+    assert [tuple(ids.shape) for ids in steps] == [(2,)] * 5
+    whole = bl.generate(model, tokens, max_new_tokens=5)
+    assert torch.equal(torch.stack(steps, dim=1), whole[:, 3:])
+
+
+def test_modes_gradients_and_hooks_are_as_before_also_between_two_steps(
+    model: bl.Transformer,
+) -> None:
+    model.train()
+    model.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    steps = sample_tokens(model, random_tokens(1, 3), max_new_tokens=3)
+    next(steps)
+    assert [module.training for module in model.modules()] == modes
+    assert torch.is_grad_enabled()
+    del steps
+    out = bl.generate(model, random_tokens(1, 3), max_new_tokens=3)
+    assert [module.training for module in model.modules()] == modes
+    assert not out.requires_grad
+    assert all(p.grad is None for p in model.parameters())
+    assert torch.equal(out, bl.generate(model.eval(), random_tokens(1, 3), max_new_tokens=3))
+
+
+def test_the_mode_comes_back_after_an_error(
+    model: bl.Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> Tensor:
+        raise RuntimeError
+
+    monkeypatch.setattr(model, "features", broken)
+    model.train()
+    with pytest.raises(RuntimeError):
+        bl.generate(model, random_tokens(1, 3), max_new_tokens=3)
+    assert model.training
+
+
+def test_a_stopped_sequence_repeats_its_stop_and_all_stopped_ends(model: bl.Transformer) -> None:
+    tokens = random_tokens(2, 3)
+    free = bl.generate(model, tokens, max_new_tokens=8)[:, 3:]
+    stops = (int(free[0, 1]), int(free[1, 4]))
+    out = bl.generate(model, tokens, max_new_tokens=8, stop_ids=stops)[:, 3:]
+    ends = []
+    for i in range(2):
+        end = next(t for t in range(8) if int(free[i, t]) in stops)
+        assert torch.equal(out[i, : end + 1], free[i, : end + 1])
+        assert set(out[i, end:].tolist()) == {int(free[i, end])}
+        ends.append(end)
+    assert out.shape[1] == max(ends) + 1 < 8
+
+
+@pytest.mark.parametrize(
+    ("tokens", "arguments", "message"),
+    [
+        ([[1]], {"temperature": -0.1}, "temperature must be 0 or more, not -0.1"),
+        ([[1]], {"temperature": float("nan")}, "temperature must be 0 or more, not nan"),
+        ([[1]], {"top_k": 0}, "top_k must be 1 or more, not 0"),
+        ([[1]], {"top_p": 0.0}, "top_p must be above 0 and at most 1, not 0.0"),
+        ([[1]], {"top_p": 1.1}, "top_p must be above 0 and at most 1, not 1.1"),
+        ([[1]], {"max_new_tokens": -1}, "max_new_tokens must be 0 or more, not -1"),
+        ([[]], {}, "the prompt is empty"),
+        ([[1, 13]], {}, "token id 13 does not fit a model with vocab_size 13"),
+        ([[-1]], {}, "token id -1 does not fit"),
+        ([1], {}, r"shape \(1,\)"),
+        ([[1]], {"attention_mask": torch.ones(1, 2)}, r"shape \(1, 2\), expected \(1, 1\)"),
+        ([[1, 2]], {"attention_mask": torch.tensor([[1, 0]])}, "put the padding on the left"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_before_the_first_step(
+    model: bl.Transformer, tokens: Any, arguments: dict[str, Any], message: str
+) -> None:
+    prompt = torch.tensor(tokens, dtype=torch.long)
+    with pytest.raises(BlocklabError, match=message):
+        sample_tokens(model, prompt, **{"max_new_tokens": 2, **arguments})
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_diverged_model_says_so(model: bl.Transformer, temperature: float) -> None:
+    with torch.no_grad():
+        model.final_norm.weight[0] = float("nan")
+    with pytest.raises(BlocklabError, match="logits are not finite"):
+        bl.generate(model, random_tokens(1, 3), max_new_tokens=1, temperature=temperature)
