@@ -79,12 +79,12 @@ def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path)
     assert (moved / "report.html").exists()
 
     # More seeds and variants are a widening; finished runs stay as they are.
-    code, _, _ = run(
-        "ablate", study, "--out", moved, "--seeds", 3, "--variant", "deep:n_layers=2"
-    )
+    code, _, _ = run("ablate", study, "--out", moved, "--seeds", 3, "--variant", "deep:n_layers=2")
     assert code == 0
     assert len(list(moved.glob("runs/*/run.json"))) == 4 * 3 * 2
-    assert all(moved.joinpath(p.relative_to(out)).stat().st_mtime_ns == t for p, t in before.items())
+    assert all(
+        moved.joinpath(p.relative_to(out)).stat().st_mtime_ns == t for p, t in before.items()
+    )
 
     # The study as resolved asks the same question.
     code, said, _ = run("plan", moved / "study.yaml", "--out", moved)
@@ -191,7 +191,11 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(study, tmp_path):
     command = [sys.executable, "-m", "blocklab", "ablate", str(study), "--out", str(out)]
     command += ["--set", "training.steps=400"]
     process = subprocess.Popen(
-        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
     )
     until = time.monotonic() + 120
     while not list(out.glob("runs/*/run.json")) and time.monotonic() < until:

@@ -172,11 +172,12 @@ def test_modes_gradients_and_hooks_are_as_before_also_between_two_steps(
     assert [module.training for module in model.modules()] == modes
     assert torch.is_grad_enabled()
     del steps
-    out = bl.generate(model, random_tokens(1, 3), max_new_tokens=3)
+    prompts = random_tokens(32, 3)
+    out = bl.generate(model, prompts, max_new_tokens=6)
     assert [module.training for module in model.modules()] == modes
     assert not out.requires_grad
     assert all(p.grad is None for p in model.parameters())
-    assert torch.equal(out, bl.generate(model.eval(), random_tokens(1, 3), max_new_tokens=3))
+    assert torch.equal(out, bl.generate(model.eval(), prompts, max_new_tokens=6))
 
 
 def test_the_mode_comes_back_after_an_error(

@@ -13,7 +13,7 @@ from blocklab.parts.activation import ACTIVATIONS
 VOCABULARY = 13
 CONTEXT = 10
 
-for_every_config = settings(max_examples=50, deadline=None, derandomize=True)
+for_every_config = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def randomized(config: ModelConfig, seed: int = 0) -> Transformer:

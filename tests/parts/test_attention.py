@@ -135,9 +135,10 @@ def test_the_default_scale_is_one_over_the_root_of_head_dim() -> None:
     assert attention(n_heads=4, head_dim=9).scale == pytest.approx(1 / math.sqrt(9))
 
 
-def test_dropout_acts_on_weights_before_the_values_are_mixed() -> None:
+@pytest.mark.parametrize("softcap", [None, 0.7])
+def test_dropout_acts_on_weights_before_the_values_are_mixed(softcap: float | None) -> None:
     """With all values equal to one, what is left of the mixture is the sum of kept weights."""
-    part = attention(n_heads=1, out_bias=False, qkv_bias=True)
+    part = attention(n_heads=1, out_bias=False, qkv_bias=True, softcap=softcap)
     with torch.no_grad():
         part.qkv.weight.zero_()
         part.qkv.bias.copy_(torch.ones(3 * D_MODEL))

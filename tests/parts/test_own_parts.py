@@ -113,11 +113,14 @@ def test_an_attention_that_ignores_the_cache_still_generates_what_it_would_witho
             return self.output(torch.cat((x[:, :1], x[:, :-1]), dim=1))
 
     config = bl.presets.gpt2(**CONFIG).with_changes(
-        {"block.attention.kind": "own-previous", "initialization": {"kind": "fan_in"}}
+        {
+            "block.attention.kind": "own-previous",
+            "initialization": {"kind": "fan_in", "head_std": 1.0},
+        }
     )
-    model = counted_as_built(config)
-    cached = bl.generate(model, TOKENS, max_new_tokens=12)
-    assert torch.equal(cached, bl.generate(model, TOKENS, max_new_tokens=12, use_cache=False))
+    model, prompts = counted_as_built(config), torch.arange(7).expand(5, 7).T[:, :3]
+    cached = bl.generate(model, prompts, max_new_tokens=12)
+    assert torch.equal(cached, bl.generate(model, prompts, max_new_tokens=12, use_cache=False))
 
 
 def test_positions_of_ones_own_may_have_parameters() -> None:
@@ -182,6 +185,38 @@ def test_a_block_of_ones_own_may_nest_parts_and_lists() -> None:
     model = counted_as_built(config)
     assert [len(block.inward) for block in model.blocks] == [2, 1]
     assert bl.count(config).matrix_parameters == 2 * 8 * (3 + 4) + 2 * 8 * 5 + 7 * 8
+
+
+def test_what_its_constructor_draws_does_not_depend_on_other_parts() -> None:
+    """With a seed: two variants must start equal wherever they share a tensor."""
+
+    @bl.part("feed_forward", "own-random")
+    class OwnRandom(nn.Module):
+        def __init__(self, d_model: int) -> None:
+            super().__init__()
+            self.mix = nn.Parameter(torch.rand(d_model, d_model))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.mix
+
+    config = bl.presets.gpt2(**CONFIG).with_changes({"block.feed_forward": "own-random"})
+
+    def mixes(config: bl.ModelConfig, seed: int = 0) -> list[Tensor]:
+        return [block.feed_forward.mix for block in bl.Transformer(config, seed=seed).blocks]
+
+    first, second = mixes(config)
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, mixes(config, seed=1)[0])
+    for changes in (
+        {"block.attention.n_kv_heads": 1},
+        {"block.placement": "sandwich"},
+        {"positions": "rotary"},
+        {"vocab_size": 9},
+        {"n_layers": 3},
+    ):
+        varied = mixes(config.with_changes(changes))
+        assert torch.equal(varied[0], first), changes
+        assert torch.equal(varied[1], second), changes
 
 
 def test_a_part_that_does_not_fit_is_refused_with_a_reason() -> None:

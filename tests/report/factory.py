@@ -131,9 +131,7 @@ def arm(
     )
 
 
-def study(
-    losses: Mapping[str, Losses], points: int = 120, **changes: object
-) -> StudyResult:
+def study(losses: Mapping[str, Losses], points: int = 120, **changes: object) -> StudyResult:
     """The first name is the baseline; one called `placebo` is the placebo; all others variants."""
     arms: list[Arm] = []
     for name, own in losses.items():

@@ -52,7 +52,9 @@ def test_when_every_run_diverged_there_is_no_best_rate_and_no_effect():
 def test_each_arm_is_read_at_its_own_best_rate():
     planned = plan(minimal(), TEXT)
     runs = [run("baseline", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 3), (1e-2, 2))]
-    runs += [run("layer-norm", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 1), (1e-2, 4))]
+    runs += [
+        run("layer-norm", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 1), (1e-2, 4))
+    ]
     arms = {arm.name: arm for arm in summarised(planned.arms, runs, 6.0)}
     assert (arms["baseline"].best_rate, arms["layer-norm"].best_rate) == (1e-2, 1e-3)
     assert arms["layer-norm"].effect.mean == pytest.approx(-1.0)

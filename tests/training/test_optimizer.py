@@ -52,9 +52,7 @@ CONFIGS = [
 def parameters(dtype=torch.float32):
     generator = torch.Generator().manual_seed(1)
     return [
-        NamedParameter(
-            path, role, nn.Parameter(torch.randn(shape, generator=generator).to(dtype))
-        )
+        NamedParameter(path, role, nn.Parameter(torch.randn(shape, generator=generator).to(dtype)))
         for path, (role, shape) in SHAPES.items()
     ]
 
@@ -62,9 +60,7 @@ def parameters(dtype=torch.float32):
 def give_gradients(named, seed):
     generator = torch.Generator().manual_seed(seed)
     for p in named:
-        p.parameter.grad = torch.randn(p.parameter.shape, generator=generator).to(
-            p.parameter.dtype
-        )
+        p.parameter.grad = torch.randn(p.parameter.shape, generator=generator).to(p.parameter.dtype)
 
 
 def values(named):

@@ -155,7 +155,9 @@ def test_a_run_killed_at_twenty_random_moments_resumes_to_the_same_bits(dataset,
         process = start("killed")
         metrics = tmp_path / "killed" / "metrics.jsonl"
         size = metrics.stat().st_size if metrics.exists() else -1
-        while process.poll() is None and (metrics.stat().st_size if metrics.exists() else -1) == size:
+        while (
+            process.poll() is None and (metrics.stat().st_size if metrics.exists() else -1) == size
+        ):
             time.sleep(0.005)
         time.sleep(moments.uniform(0.0, 0.25))
         process.send_signal(signal.SIGKILL)

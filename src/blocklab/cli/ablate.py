@@ -36,8 +36,8 @@ def ablate(
     """
     from blocklab.cli.progress import LiveProgress
     from blocklab.cli.question import asked_study, default_folder
+    from blocklab.cli.summary import print_summary
     from blocklab.experiment import run_study
-    from blocklab.report.terminal import print_summary
 
     asked = asked_study(study, budget, corpus, seeds, changes, variant)
     folder = out or default_folder(study, asked)

@@ -1,6 +1,7 @@
 """A plan as a terminal shows it: the arms with their sizes, the runs, the time they would take."""
 
 import time
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from rich.console import Console
@@ -17,43 +18,62 @@ TIMED_STEPS = 3
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
-    plan = ready.plan
-    baseline = count(plan.arms[0].config)
-    seconds = {arm.name: seconds_a_step(arm, ready) for arm in plan.arms}
-    table = Table(title=plan.study.question, title_justify="left")
-    for name in ("arm", "changes", "parameters", "vs baseline", "FLOPs/token", "ms/step"):
-        table.add_column(name, justify="left" if name in ("arm", "changes") else "right")
-    for arm in plan.arms:
+    seconds = {arm.name: seconds_a_step(arm, ready) for arm in ready.plan.arms}
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(_sizes(ready.plan.arms, seconds, ready.plan.study.question))
+    for arm in ready.plan.arms[1:]:
+        console.print(f"  {arm.name}: {_told(arm)}", markup=False)
+    for line in _lengths(ready, place, seconds, workers):
+        console.print(line, markup=False)
+
+
+def _sizes(arms: Sequence[PlannedArm], seconds: Mapping[str, float], question: str) -> Table:
+    baseline = count(arms[0].config)
+    table = Table(title=question, title_justify="left")
+    for name in ("arm", "parameters", "against baseline", "FLOPs/token", "ms/step"):
+        table.add_column(name, justify="left" if name == "arm" else "right")
+    for arm in arms:
         size = count(arm.config)
-        changes = {**arm.changes, **{f"matched {k}": v for k, v in arm.matched.items()}}
+        difference = size.total - baseline.total
         table.add_row(
             arm.name,
-            "\n".join(f"{path}: {value}" for path, value in changes.items())
-            or ("another initial draw" if arm.role == "placebo" else "—"),
             f"{size.total:,}",
-            "—" if arm.role != "variant" else f"{size.total / baseline.total - 1:+.2%}",
+            f"{difference:+,} ({difference / baseline.total:+.2%})" if arm.changes else "—",
             f"{size.flops_per_token():,}",
             f"{1000 * seconds[arm.name]:.0f}",
         )
-    console = Console(highlight=False)
-    console.print(table)
+    return table
+
+
+def _told(arm: PlannedArm) -> str:
+    if arm.role == "placebo":
+        return "the baseline from another initial draw, on the same batches"
+    declared = ", ".join(f"{path} = {value}" for path, value in arm.changes.items())
+    solved = ", ".join(f"{path} = {value}" for path, value in arm.matched.items())
+    return f"{declared}; to match sizes: {solved}" if solved else declared
+
+
+def _lengths(
+    ready: Prepared, place: StudyFolder, seconds: Mapping[str, float], workers: int
+) -> Iterator[str]:
+    plan, study, text = ready.plan, ready.plan.study, ready.text
     missing = [run for run in plan.runs if not (place.run_folder(run) / "run.json").exists()]
-    work = sum(plan.steps_of(run) * seconds[run.arm] for run in missing)
-    study = plan.study
     rates = ", ".join(f"{rate:g}" for rate in study.training.learning_rates)
-    console.print(
-        f"{len(plan.runs)} runs: {len(plan.arms)} arms × {study.seeds} seeds × learning rates "
+    yield (
+        f"{len(plan.runs)} runs: {len(plan.arms)} arms, {study.seeds} seeds, learning rates "
         f"{rates}; {len(plan.runs) - len(missing)} already finished in {place.path}"
     )
     steps = plan.steps_of(plan.runs[0])
     tokens = steps * study.training.batch_size * plan.arms[0].config.context_length
-    console.print(
-        f"{steps:,} steps a run ({tokens:,} tokens, {tokens / ready.text.train_tokens:.2f} epochs "
-        f"of {study.data.corpus}); validation on {ready.text.validation_tokens:,} tokens at most"
+    swept = min(study.training.validation_tokens or text.validation_tokens, text.validation_tokens)
+    yield (
+        f"{steps:,} steps a run: {tokens:,} tokens, {tokens / text.train_tokens:.2f} epochs of "
+        f"{study.data.corpus}; each final loss over {swept:,} validation tokens"
     )
-    console.print(
-        f"about {work / workers / 60:.1f} minutes on {workers} workers, evaluation not counted"
-    )
+    work = sum(plan.steps_of(run) * seconds[run.arm] for run in missing)
+    # A forward pass is a third of a step's work.
+    work += sum(swept / tokens * plan.steps_of(run) * seconds[run.arm] / 3 for run in missing)
+    yield f"about {work / workers / 60:.1f} minutes on {workers} workers"
 
 
 def seconds_a_step(arm: PlannedArm, ready: Prepared) -> float:

@@ -10,8 +10,8 @@ def report(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What blocklab ablate wrote.")],
 ) -> None:
     """Write the report again from what a study's folder holds; trains nothing."""
+    from blocklab.cli.summary import print_summary
     from blocklab.report.html import write_report
-    from blocklab.report.terminal import print_summary
     from blocklab.study.runner import stored_result
 
     result = stored_result(folder)

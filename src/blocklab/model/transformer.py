@@ -1,7 +1,7 @@
 """The language model: embedding, positions, blocks, final norm, head."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, Self
 
 import torch
@@ -11,9 +11,8 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import HeadConfig, ModelConfig
 from blocklab.model.initialization import draw_weights
 from blocklab.parts.context import AttentionContext, LayerCache
-from blocklab.parts.part import PartConfig, Spec
+from blocklab.parts.part import PartConfig, Spec, seeded_construction
 from blocklab.parts.positions import LearnedPositions, Positions
-from blocklab.streams import stream_seed
 
 
 class Cache(Protocol):
@@ -189,12 +188,5 @@ def _built(path: str, seed: int | None, record: PartConfig, *sizes: int) -> nn.M
         return record.build(*sizes)
 
 
-@contextmanager
-def _construction(path: str, seed: int | None) -> Iterator[None]:
-    """With a seed, what is constructed here draws from a stream of its own."""
-    if seed is None:
-        yield
-        return
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "construction", path))
-        yield
+def _construction(path: str, seed: int | None) -> AbstractContextManager[None]:
+    return nullcontext() if seed is None else seeded_construction(seed, path)

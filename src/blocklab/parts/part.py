@@ -6,8 +6,11 @@ parameters. `part` registers both under a kind; a user's own part registers the 
 
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
 import torch
@@ -16,6 +19,7 @@ from torch import nn
 
 from blocklab.errors import BlocklabError, nearest
 from blocklab.record import Tagged
+from blocklab.streams import stream_seed
 
 Role: TypeAlias = Literal[
     "embedding", "position", "matrix", "writer", "head", "gain", "bias", "other"
@@ -54,6 +58,45 @@ def under(prefix: str, specs: dict[str, Spec]) -> dict[str, Spec]:
     return {f"{prefix}.{name}": spec for name, spec in specs.items()}
 
 
+@dataclass(frozen=True)
+class _Construction:
+    """The stream that a seeded module under construction draws from, and what it has built."""
+
+    seed: int
+    built: Counter[str] = field(default_factory=Counter)
+
+
+_under_construction: ContextVar[_Construction | None] = ContextVar("construction", default=None)
+
+
+@contextmanager
+def seeded_construction(seed: int, label: str) -> Iterator[None]:
+    """Everything constructed inside draws from the stream of (seed, label).
+
+    Each part that is built inside draws from a stream below it, so that what one part's
+    constructor takes moves nothing that another one draws.
+    """
+    construction = _Construction(stream_seed(seed, "construction", label))
+    token = _under_construction.set(construction)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(construction.seed)
+            yield
+    finally:
+        _under_construction.reset(token)
+
+
+@contextmanager
+def _own_stream(slot: str) -> Iterator[None]:
+    outer = _under_construction.get()
+    if outer is None:
+        yield
+        return
+    outer.built[slot] += 1
+    with seeded_construction(outer.seed, f"{slot}.{outer.built[slot]}"):
+        yield
+
+
 class PartConfig(Tagged):
     """The record of a part: builds its module and counts it."""
 
@@ -64,6 +107,10 @@ class PartConfig(Tagged):
 
     def build(self, *sizes: int) -> nn.Module:
         """The part's module, freshly constructed by PyTorch's own constructors."""
+        with _own_stream(self.slot):
+            return self._constructed(*sizes)
+
+    def _constructed(self, *sizes: int) -> nn.Module:
         if self.takes_config:
             return self.module(*sizes, self)
         fields = {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}

@@ -82,7 +82,7 @@ class Canvas:
         axis = {"title": self.x_title, "grid": self.bare_y, "tickSize": 4}
         if self.x_ticks:
             return {**axis, "values": self.x_ticks, "format": "~g", "labelOverlap": "greedy"}
-        return {**axis, "tickCount": self.layout.plot // 65}
+        return {**axis, "tickCount": self.layout.plot // 85}
 
     def _y_axis(self) -> Mapping[str, object] | None:
         if self.bare_y:
@@ -168,6 +168,8 @@ class Canvas:
         )
         leaders: list[Row] = []
         for end, (x, y), height in zip(ends, tips, heights, strict=True):
+            if self.x.pixel(x) < 0.8 * edge:
+                continue  # A leader from so far would cross the other lines.
             look = {"line": end.name, **end.style.row(), "dash": [1, 0], "width": 0.6}
             leaders.append({"x": x, "y": y, "order": 0, **look})
             leaders.append({**self.place(edge + 16, height), "order": 1, **look})

@@ -34,10 +34,12 @@ def effects_chart(result: StudyResult) -> Chart | None:
     base = formats.clean(result.baseline.name)
     near = _near(arms)
     reading = (
-        "Each dot is one seed: the arm's validation loss at its best rate minus "
-        f"{base}'s at its own. The diamond is their mean, the bar its 95 % interval. Left of the "
-        "line the arm had the lower loss. The dashed placebo shows what chance alone does here."
+        "Each dot is one seed: the arm’s validation loss at its best rate minus "
+        f"{base}’s at its own. The diamond is their mean, the bar its 95 % interval. Left of the "
+        "line the arm had the lower loss."
     )
+    if any(arm.role == "placebo" for arm in arms):
+        reading += " The dashed placebo shows what chance alone does here."
     if near:
         reading += " The lower panel draws the rows near zero again, larger."
     shown = "; ".join(f"{formats.clean(arm.name)} {_numbers(arm)}" for arm in arms)
@@ -80,8 +82,8 @@ def _spec(result: StudyResult, near: Sequence[Arm], layout: Layout) -> Spec:
     looks = styles(result)
     # Names stand at the left here, numbers at the right; what is left over is the plot's.
     longest = max(len(formats.clean(arm.name)) for arm in result.arms[1:])
-    names = min(layout.names, 7 * longest)
-    layout = replace(layout, names=names, plot=layout.plot + (10 if layout.beside else 36) - names)
+    room = min(layout.names, 7 * longest + 6)
+    layout = replace(layout, plot=layout.plot + (10 if layout.beside else 36) - room)
     base = formats.clean(result.baseline.name)
     title = f"validation loss minus {base}’s, nats (negative is better)"
     if not layout.beside or len(base) > 20:

@@ -17,7 +17,7 @@ def warnings(result: StudyResult) -> list[str]:
     found = []
     if len(facts.seeds) < ENOUGH_SEEDS:
         seeds = "One seed" if len(facts.seeds) == 1 else f"{len(facts.seeds)} seeds"
-        found.append(f"{seeds}: every effect here is exploratory. Five are the least for more.")
+        found.append(f"Only {seeds.lower()}: read every effect as exploratory. Take five or more.")
     epochs = max((run.epochs for run in result.runs), default=0.0)
     if epochs > MOST_EPOCHS:
         found.append(

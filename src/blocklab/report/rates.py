@@ -102,13 +102,15 @@ def _curves(canvas: Canvas, result: StudyResult, looks: Mapping[str, Style]) -> 
 
 def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> list[Layer]:
     """A line of crosses for each arm that lost runs, above all curves."""
+    if not arms:
+        return []
     crosses: list[Row] = []
     counts: list[Row] = []
     names: list[Row] = []
     for i, arm in enumerate(arms):
         height = LINE * (i + 0.5)
-        text = f"{formats.clean(arm.name)} diverged"
-        names.append({**canvas.place(canvas.layout.plot + 18, height), "text": text})
+        beside = canvas.place(canvas.layout.plot + 18, height)
+        names.append({**beside, "text": formats.clean(arm.name)})
         for point in arm.rates:
             if point.n_diverged:
                 across = canvas.x.pixel(point.learning_rate)
@@ -129,5 +131,6 @@ def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> lis
     layers = [canvas.on(crosses, saltire, {"fill": literal("fill")})]
     layers += canvas.words(counts, "center", QUIET)
     if canvas.layout.beside:
-        layers += canvas.words(names, colour=QUIET)
+        layers += canvas.words(names, colour=QUIET, limit=canvas.layout.names + 20)
+        layers += canvas.words([{**canvas.place(canvas.layout.plot + 18, -16), "text": "diverged"}])
     return layers

@@ -52,7 +52,7 @@ def gradient_chart(result: StudyResult) -> Chart | None:
         "gradient-norm",
         "Gradient norm",
         "The norm over all parameters before clipping, on a logarithmic axis: the geometric mean "
-        f"over the seeds at the arm's best rate, {_smoothing(bands)}. A line that climbs or "
+        f"over the seeds at the arm’s best rate, {_smoothing(bands)}. A line that climbs or "
         "leaps is the first sign of a training about to fail." + _missing(result, bands),
         "Gradient norm over steps: " + _course(bands),
         _gradient_spec(result, bands, WIDE),

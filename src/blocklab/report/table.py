@@ -82,7 +82,7 @@ def _between(first: str, sign: str, second: str) -> str:
 
 COLUMNS: Sequence[Column] = (
     Column("Arm", "", lambda row: formats.clean(row.arm), is_number=False),
-    Column("Changes", "", lambda row: _between(row.changes, " | matched: ", row.matched), False),
+    Column("Changes", "", lambda row: _between(row.changes, " · matched: ", row.matched), False),
     Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
     Column("Effect", "nats", lambda row: row.effect),
     Column("95 % interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
@@ -92,7 +92,7 @@ COLUMNS: Sequence[Column] = (
     Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
     Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
     Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),
-    Column("Peak memory", "MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
+    Column("Memory", "peak MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
 )
 NOTES = (
     "Loss: mean over the seeds at the arm’s best rate, with the sample standard deviation. Effect: "

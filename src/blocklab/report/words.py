@@ -18,8 +18,8 @@ def headline(result: StudyResult) -> str:
     variants = [arm for arm in result.arms if arm.role == "variant"]
     if base.mean is None:
         return (
-            f"All {base.n_runs} runs of the baseline {clean(base.name)} diverged, so that nothing "
-            "can be compared with it."
+            f"No run of the baseline {clean(base.name)} finished, so that nothing can be compared "
+            "with it."
         )
     if not variants:
         return f"{clean(base.name)} was trained alone: there is nothing to compare it with."
@@ -116,9 +116,9 @@ def _interval(effect: Effect, result: StudyResult) -> str:
 
 def _why_none(arm: Arm, base: Arm) -> str:
     if base.mean is None:
-        return f"all {base.n_runs} runs of {clean(base.name)} diverged"
+        return f"no run of {clean(base.name)} finished"
     if arm.mean is None:
-        return f"all {arm.n_runs} of its runs diverged"
+        return "none of its runs finished"
     return f"no seed finished both here and in {clean(base.name)} at their best rates"
 
 

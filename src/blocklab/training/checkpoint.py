@@ -36,7 +36,6 @@ def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], None]) -> No
 
     Raises RunFailed when the disk refuses (full, read-only, no such folder).
     """
-    path = Path(path)
     with _written_beside(path, data) as beside:
         os.replace(beside, path)
         _sync_folder(path.parent)
@@ -48,10 +47,7 @@ def _written_beside(path: Path, data: bytes | Callable[[BinaryIO], None]) -> Ite
     beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with open(beside, "xb") as file:
-            if callable(data):
-                data(file)
-            else:
-                file.write(data)
+            _ = data(file) if callable(data) else file.write(data)
             file.flush()
             os.fsync(file.fileno())
         yield beside
@@ -65,15 +61,13 @@ def _sync_folder(folder: Path) -> None:
     """A new name is on the disk only once its folder is. Windows offers no such call."""
     if os.name == "posix":
         opened = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(opened)
-        finally:
-            os.close(opened)
+        os.fsync(opened)
+        os.close(opened)
 
 
 def _refused(path: Path, error: OSError) -> RunFailed:
-    reason = error.strerror or str(error)
-    return RunFailed(f"{path}: cannot be written ({reason}); free it up or choose another folder")
+    reason = error.strerror or error
+    return RunFailed(f"{path}: cannot be written ({reason}); make room or choose another folder")
 
 
 def _remove(path: Path) -> None:
@@ -92,7 +86,7 @@ class Checkpoint:
 
 
 class _Damaged(Exception):
-    """A checkpoint file is not what was written."""
+    """The file is not what was written."""
 
 
 def save_checkpoint(
@@ -103,19 +97,18 @@ def save_checkpoint(
     `state` is what JSON can say. A tensor with several names (tied) is stored once.
     Raises RunFailed when the disk refuses; the newest checkpoint before then still loads.
     """
-    folder = Path(folder)
     stored, aliases = _distinct(tensors)
+    newest = folder / NEWEST
     try:
         about = json.dumps({"step": step, "state": state, "aliases": aliases})
     except (TypeError, ValueError) as error:
-        raise BlocklabError(f"{folder / NEWEST}: the state is not JSON ({error})") from None
+        raise BlocklabError(f"{newest}: the state is not JSON ({error})") from None
     metadata = {"blocklab": about, "checksum": _checksum(about, stored)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refused(folder, error) from error
+        raise _refused(newest, error) from error
     _clear_leftovers(folder)
-    newest = folder / NEWEST
     with _written_beside(newest, safetensors.torch.save(stored, metadata)) as beside:
         if newest.exists():
             os.replace(newest, folder / PREVIOUS)
@@ -129,7 +122,6 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     A damaged newest one is set aside, so that the next save cannot put it over the good previous
     one. Raises BlocklabError, naming the file, when nothing whole is left.
     """
-    folder = Path(folder)
     _clear_leftovers(folder)
     newest, previous = folder / NEWEST, folder / PREVIOUS
     try:
@@ -155,9 +147,9 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove every checkpoint in `folder`, and what a killed process left of one."""
-    _clear_leftovers(Path(folder))
+    _clear_leftovers(folder)
     for name in (NEWEST, PREVIOUS, DAMAGED):
-        _remove(Path(folder) / name)
+        _remove(folder / name)
 
 
 def _clear_leftovers(folder: Path) -> None:
@@ -221,7 +213,7 @@ class MetricsFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = Path(path)
+        self.path = path
         self._file: BinaryIO | None = None
 
     def append(self, row: JsonObject) -> None:
@@ -262,15 +254,13 @@ class MetricsFile:
 
 def read_metrics(path: Path) -> list[JsonObject]:
     """The rows of a metrics file; none where there is no file. Skips a half-written last line."""
-    path = Path(path)
     rows = [row for _, row in _rows(path, _content(path))]
     for row in rows:
         for place, text in row.pop("non_finite", []):
-            *outer, last = place
             target: Any = row
-            for key in outer:
+            for key in place[:-1]:
                 target = target[key]
-            target[last] = float(text)
+            target[place[-1]] = float(text)
     return rows
 
 

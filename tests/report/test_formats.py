@@ -1,0 +1,59 @@
+"""Numbers and names read the same everywhere."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklab.report import formats
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.003, "0.003"), (1e-2, "0.01"), (3e-5, "3e-5"), (1.5e-4, "0.00015"), (1.0, "1"),
+        (2e-10, "2e-10"),
+    ],
+)  # fmt: skip
+def test_a_rate_reads_as_one_types_it(value, text):
+    assert formats.rate(value) == text
+    assert float(text) == value
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(832_512, "833 k"), (999_600, "1.00 M"), (4_921_344, "4.92 M"), (124e9, "124 G"), (12, "12")],
+)
+def test_a_large_number_keeps_three_digits(value, text):
+    assert formats.compact(value) == text
+
+
+@given(st.floats(-20, 20))
+def test_nats_never_round_a_difference_to_nothing(value):
+    text = formats.nats(value).replace("−", "-")
+    assert math.isclose(float(text), value, abs_tol=0.000501)
+    assert (float(text) == 0) == (value == 0)
+    assert "-" not in formats.nats(value)
+
+
+@given(st.text())
+def test_a_clean_text_is_one_printable_line(text):
+    assert formats.clean(text).isprintable()
+    assert len(formats.clean(text).splitlines()) <= 1
+
+
+def test_a_hyphen_is_a_minus_only_before_a_number():
+    assert formats.real_minus("-0.003 to +0.1") == "−0.003 to +0.1"
+    assert formats.real_minus("layer-2 at 3e-5 (-0.1)") == "layer-2 at 3e-5 (−0.1)"
+
+
+def test_a_value_reads_as_a_study_file_spells_it():
+    value = {"kind": "mlp", "bias": False, "d_ff": None, "betas": (0.9, 0.95)}
+    assert formats.plain_value(value) == "{kind: mlp, bias: false, d_ff: null, betas: [0.9, 0.95]}"
+
+
+def test_words_are_listed_as_in_english():
+    assert [formats.listed(list(w)) for w in ("", "a", "ab", "abc")] == [
+        "", "a", "a and b", "a, b and c",
+    ]  # fmt: skip

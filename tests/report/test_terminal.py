@@ -1,0 +1,37 @@
+"""The terminal says what the page says, in eighty columns."""
+
+import io
+
+from rich.console import Console
+
+from blocklab.report import words
+from blocklab.report.terminal import summary_table, summary_text
+
+from .factory import modern_block, study
+
+
+def shown(result, width=80):
+    out = io.StringIO()
+    Console(file=out, width=width).print(summary_table(result))
+    return out.getvalue()
+
+
+def test_the_table_names_every_arm_and_fits_eighty_columns():
+    text = shown(modern_block(5, (3e-3, 1e-2, 3e-2)))
+    for name in ("modern", "layer-norm", "plain-mlp", "post-norm", "placebo"):
+        assert name in text
+    for cell in ("0.003 (lowest)", "4/15", "+0.693 to +0.720"):
+        assert cell in text
+    assert max(map(len, text.split("\n"))) <= 80
+
+
+def test_a_name_with_brackets_is_not_taken_for_markup():
+    assert "[red]x[/red]" in shown(study({"m": {(0, 1.0): 3.5}, "[red]x[/red]": {(0, 1.0): 3.5}}))
+
+
+def test_the_sentences_are_those_of_the_page():
+    result = modern_block()
+    text = summary_text(result)
+    assert text[-5:] == words.sentences(result)
+    assert words.headline(result) in text
+    assert "3 seeds" in text[0]
