@@ -129,6 +129,7 @@ def test_the_sweep_has_every_token_but_the_first_as_a_target_once(
         assert inputs.shape == targets.shape and inputs.shape[1] == context
         assert len(inputs) <= batch_size
         counted = targets != IGNORED
+        assert counted.any(dim=1).all()  # no window of padding alone
         pairs += zip(inputs[counted].tolist(), targets[counted].tolist(), strict=True)
     assert sweep.n_targets == n - 1
     assert pairs == [(place, place + 1) for place in range(n - 1)]

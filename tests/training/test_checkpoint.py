@@ -141,6 +141,19 @@ def test_no_truncation_goes_unnoticed(tmp_path_factory, data):
         load_checkpoint(folder)
 
 
+@pytest.mark.parametrize(
+    ("written", "instead"),
+    [(b'"half"', b'"hulf"'), (b'"F32","shape":[2,3]', b'"I32","shape":[3,2]')],
+)
+def test_a_header_that_gives_a_tensor_another_name_or_kind_is_noticed(tmp_path, written, instead):
+    save_checkpoint(tmp_path, 3, TENSORS, STATE)
+    content = (tmp_path / NEWEST).read_bytes()
+    assert written in content
+    (tmp_path / NEWEST).write_bytes(content.replace(written, instead))
+    with pytest.raises(BlocklabError, match="checksum"):
+        load_checkpoint(tmp_path)
+
+
 def test_two_damaged_checkpoints_are_an_error_naming_both(tmp_path):
     save(tmp_path, 1)
     save(tmp_path, 2)
@@ -279,6 +292,10 @@ def test_atomic_writing_takes_bytes_or_a_writer_and_keeps_the_old_file_on_error(
     write_atomically(path, b"one")
     write_atomically(path, lambda file: file.write(b"two"))
     assert path.read_bytes() == b"two"
+    os.link(path, tmp_path / "as it was")
+    write_atomically(path, b"a new file, not new content")
+    assert (tmp_path / "as it was").read_bytes() == b"two"
+    os.replace(tmp_path / "as it was", path)
 
     def fails(file):
         file.write(b"half of three")

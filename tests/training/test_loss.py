@@ -242,6 +242,26 @@ def test_a_float32_weight_keeps_float32_gradients_under_bfloat16_activations():
     assert distance < 0.01
 
 
+class CountProducts(TorchDispatchMode):
+    """Counts the products of matrices."""
+
+    products = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.products += function.__name__.split(".")[0] in ("mm", "addmm", "addmm_")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("frozen", "products"), [((), 3), ((0,), 2), ((1,), 2), ((0, 1), 1)])
+def test_no_product_is_spent_on_a_gradient_that_nobody_wants(frozen, products):
+    *leaves, targets = example(10, 4, 9)
+    for index in frozen:
+        leaves[index].requires_grad_(False)
+    with CountProducts() as count:
+        linear_cross_entropy(leaves[0], leaves[1], targets, chunk=5)
+    assert count.products == 2 * products
+
+
 class LargestTensor(TorchDispatchMode):
     """Remembers the most elements that any operation's result had."""
 

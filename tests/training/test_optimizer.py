@@ -295,6 +295,12 @@ def test_loaded_state_is_a_copy():
     assert not target.state_tensors()["exp_avg/norm.weight"].eq(7).any()
 
 
+def test_loading_forgets_what_was_there():
+    target = stepped(AdamW())
+    target.load_state_tensors({})
+    assert target.state_tensors() == {}
+
+
 @pytest.mark.parametrize("limit", [0.5, 3.0, 1e6, math.inf])
 def test_clipping_agrees_with_torch(limit):
     ours, theirs = parameters(), parameters()
