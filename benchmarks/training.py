@@ -58,7 +58,7 @@ def plain_loop(model: nn.Module, logits_of: Callable[[Tensor], Tensor], vocab_si
     def step(inputs: Tensor, targets: Tensor) -> float:
         logits = logits_of(inputs)
         loss = F.cross_entropy(logits.view(-1, vocab_size), targets.flatten())
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -56,6 +56,11 @@ def test_library_files_that_are_no_utf8_are_skipped_and_said(
     assert "skipped, not UTF-8: old.py" in corpus.notes
 
 
+def test_the_docs_come_sorted_however_python_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pydoc_data.topics.topics", {"b": "2", "c": "3", "a": "1"})
+    assert names(read_corpus("python-docs")) == ["a", "b", "c"]
+
+
 def test_the_docs_are_english_prose_sorted_by_topic() -> None:
     found = dict(read_corpus("python-docs").documents())
     assert list(found) == sorted(found)

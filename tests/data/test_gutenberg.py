@@ -42,6 +42,11 @@ def test_the_book_is_what_stands_between_the_markers() -> None:
     assert gutenberg.between_markers(text.replace("*** ", "***")).endswith("end")
 
 
+def test_what_follows_the_first_end_is_cut_even_when_another_end_follows() -> None:
+    text = WRAPPED.replace("\r", "") + "*** END: FULL LICENSE ***\n"
+    assert gutenberg.between_markers(text.replace("END: FULL", "END : FULL")) == INNER
+
+
 def test_a_text_without_markers_is_taken_whole() -> None:
     assert gutenberg.between_markers(INNER) == INNER
     assert gutenberg.between_markers("a\n*** END OF IT ***\nb") == "a\n*** END OF IT ***\nb"

@@ -219,7 +219,8 @@ def test_truncation_and_padding_stored_in_a_file_do_not_act(bpe: Tokenizer, tmp_
     theirs.enable_truncation(4)
     theirs.enable_padding(length=100)
     theirs.save(str(tmp_path / "tokenizer.json"))
-    assert load_tokenizer(str(tmp_path)).encode_batch(TEXTS) == bpe.encode_batch(TEXTS)
+    texts = [*TEXTS, "short"]
+    assert load_tokenizer(str(tmp_path)).encode_batch(texts) == bpe.encode_batch(texts)
 
 
 def test_identity_changes_with_a_files_content(bpe: Tokenizer, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def run(
         if gone:
             break
     return RunResult(
-        id=f"{abs(hash((arm, seed, rate))):016x}"[:12],
+        id=f"{own.getrandbits(48):012x}",
         arm=arm,
         seed=seed,
         learning_rate=rate,

@@ -136,6 +136,24 @@ def test_diverged_runs_are_crossed_and_counted():
     assert "4 of 5" not in to_svg(charts(modern_block())[1].wide)
 
 
+def test_crosses_stand_above_every_loss():
+    result = many_arms()
+    losses = [loss for a in result.arms for point in a.rates for loss in point.losses.values()]
+    layers = charts(result)[1].wide["layer"]
+    crosses = next(layer for layer in layers if layer["mark"].get("shape") == "cross")
+    assert len(crosses["data"]["values"]) == sum(arm.n_diverged > 0 for arm in result.arms)
+    assert min(row["y"] for row in crosses["data"]["values"]) > max(losses)
+
+
+def test_the_baseline_lies_on_top():
+    for chart in charts(modern_block())[1:]:
+        lines = next(
+            layer for layer in chart.wide["layer"]
+            if layer["mark"]["type"] == "line" and len(layer["data"]["values"]) >= 10
+        )  # fmt: skip
+        assert lines["data"]["values"][-1]["line"] == "modern"
+
+
 def test_arms_left_out_of_a_mean_are_named():
     losses = {
         "m": {(seed, 1e-2): 3.5 for seed in range(3)},

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from blocklab.report.frame import Frame, apart, decade_ticks
 
-places = st.lists(st.floats(-500, 900, allow_subnormal=False), max_size=20)
+places = st.lists(st.floats(-100, 250, allow_subnormal=False), max_size=20)
 
 
 @given(places)
@@ -25,6 +25,10 @@ def test_labels_that_have_room_stay_where_they_are():
 
 def test_two_labels_at_one_place_give_way_equally():
     assert apart([100, 100], 20, 0, 400) == pytest.approx([90, 110])
+
+
+def test_a_label_that_gives_way_may_push_the_next():
+    assert apart([0, 20, 20], 17, -100, 400) == pytest.approx([-11 / 3, 40 / 3, 91 / 3])
 
 
 def test_too_many_labels_share_the_room():

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from blocklab.errors import BlocklabError
-from blocklab.training.loss import IGNORED, default_chunk, default_products, linear_cross_entropy
+from blocklab.parts.linear import default_products
+from blocklab.training.loss import IGNORED, default_chunk, linear_cross_entropy
 
 needs_onednn = pytest.mark.skipif(
     default_products(torch.empty(0)) != "onednn", reason="this torch has no oneDNN product"
@@ -71,7 +72,9 @@ def test_values_and_all_gradients_equal_float64_autograd(
 
 @pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("softcap", [None, 5.0])
-@pytest.mark.parametrize(("n", "d", "v", "chunk"), [(70, 24, 257, 32), (64, 64, 1000, None)])
+@pytest.mark.parametrize(
+    ("n", "d", "v", "chunk"), [(70, 24, 257, 32), (64, 64, 1000, None), (8, 1024, 5000, 3)]
+)
 def test_float32_is_as_near_to_float64_as_torchs_own(products, softcap, n, d, v, chunk):
     hidden, weight, bias, targets = example(n, d, v, dtype=torch.float32)
     _, _, exact = reference(hidden, weight, bias, targets, softcap=softcap)

@@ -11,6 +11,7 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import HeadConfig, ModelConfig
 from blocklab.model.initialization import draw_weights
 from blocklab.parts.context import AttentionContext, LayerCache
+from blocklab.parts.linear import Linear
 from blocklab.parts.part import PartConfig, Spec, seeded_construction
 from blocklab.parts.positions import LearnedPositions, Positions
 
@@ -30,7 +31,7 @@ class Cache(Protocol):
         ...
 
 
-class Head(nn.Linear):
+class Head(Linear):
     """From the stream to logits, (..., d_model) -> (..., vocab_size)."""
 
     def __init__(self, d_model: int, vocab_size: int, config: HeadConfig, *, tied: bool) -> None:

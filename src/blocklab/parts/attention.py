@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
 from blocklab.parts.context import AttentionContext
+from blocklab.parts.linear import Linear
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig, Spec, linear, part, slot, under
 
@@ -97,13 +98,13 @@ class CausalAttention(nn.Module):
         self.scale = config.scale or 1 / math.sqrt(self.head_dim)
         self.norm_over_all = config.qk_norm_over == "all"
         width = (self.n_heads + 2 * self.n_kv_heads) * self.head_dim
-        self.qkv = nn.Linear(d_model, width, bias=config.qkv_bias)
+        self.qkv = Linear(d_model, width, bias=config.qkv_bias)
         self.query_norm = self.key_norm = None
         if config.qk_norm is not None:
             over = config._normed_widths(d_model)
             self.query_norm = config.qk_norm.build(over[0])
             self.key_norm = config.qk_norm.build(over[1])
-        self.output = nn.Linear(self.n_heads * self.head_dim, d_model, bias=config.out_bias)
+        self.output = Linear(self.n_heads * self.head_dim, d_model, bias=config.out_bias)
 
     def forward(self, x: Tensor, context: AttentionContext) -> Tensor:
         queries, keys, values = self._project(x, context)

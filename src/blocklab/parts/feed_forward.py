@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
 from blocklab.parts.activation import ACTIVATIONS, ActivationName
+from blocklab.parts.linear import Linear
 from blocklab.parts.part import PartConfig, Spec, linear, part, slot
 
 
@@ -49,8 +50,8 @@ class MLP(nn.Module):
         super().__init__()
         d_ff = config.width(d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.expand = nn.Linear(d_model, d_ff, bias=config.bias)
-        self.contract = nn.Linear(d_ff, d_model, bias=config.bias)
+        self.expand = Linear(d_model, d_ff, bias=config.bias)
+        self.contract = Linear(d_ff, d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.contract(self.activation(self.expand(x)))  # type: ignore[no-any-return]
@@ -90,8 +91,8 @@ class Gated(nn.Module):
         super().__init__()
         d_ff = config.width(d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.expand = nn.Linear(d_model, 2 * d_ff, bias=config.bias)
-        self.contract = nn.Linear(d_ff, d_model, bias=config.bias)
+        self.expand = Linear(d_model, 2 * d_ff, bias=config.bias)
+        self.contract = Linear(d_ff, d_model, bias=config.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         gate, value = self.expand(x).chunk(2, dim=-1)  # each (..., d_ff)

@@ -95,10 +95,11 @@ COLUMNS: Sequence[Column] = (
     Column("Memory", "peak MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
 )
 NOTES = (
-    "Loss: mean over the seeds at the arm’s best rate, with the sample standard deviation. Effect: "
-    "the arm minus the baseline, seed by seed; negative is better. Intervals hold one at a time. "
-    "Best rate: marked where it stands at the lowest or highest of the grid. Diverged: over the "
-    "whole grid. Stalled: at the best rate, within 0.05 nats of the unigram entropy."
+    "Loss: validation loss, mean over the seeds at the arm’s best rate, with the sample "
+    "standard deviation. Effect: the arm minus the baseline, seed by seed; negative is better. "
+    "Intervals hold one at a time. Best rate: marked where it stands at the lowest or highest "
+    "of the grid. Diverged: over the whole grid. Stalled: at the best rate, within 0.05 nats of "
+    "the unigram entropy."
 )
 
 
@@ -182,6 +183,7 @@ _LATEX = {
     "±": r"$\pm$",
     "\N{MINUS SIGN}": "$-$",
     "’": "'",
+    "·": r"\textperiodcentered{}",
 }
 
 

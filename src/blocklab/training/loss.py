@@ -4,20 +4,17 @@ Rows are taken a chunk at a time; while a chunk's softmax is at hand its gradien
 the backward pass only hands them on. Not for sampling: no logits come out of here.
 """
 
-import platform
-from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from blocklab.errors import BlocklabError
+from blocklab.parts.linear import Products, default_products, inner_product
 
 IGNORED = -100
 """The target of a position that does not count."""
-
-Products: TypeAlias = Literal["torch", "onednn"]
-"""Which library multiplies matrices. Both are exact; float32 sums differ in their last bits."""
 
 
 class Loss(NamedTuple):
@@ -76,20 +73,6 @@ def default_chunk(vocab_size: int) -> int:
     Fewer rows spend their time adding up the weight's gradient, more rows leave the caches.
     """
     return min(512, max(128, 2**21 // vocab_size // 16 * 16))
-
-
-def default_products(hidden: Tensor) -> Products:
-    """oneDNN for float32 on x86: as fast as MKL on Intel, over twice as fast on AMD with AVX-512.
-
-    MKL keeps AMD processors to AVX2. Measured on Zen 5: 255 against 110 GFLOP/s on one core.
-    """
-    onednn = (
-        hidden.device.type == "cpu"
-        and hidden.dtype == torch.float32
-        and platform.machine().lower() in ("x86_64", "amd64")
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    )
-    return "onednn" if onednn else "torch"
 
 
 class _Task(NamedTuple):
@@ -231,16 +214,23 @@ class _OneDnnProducts:
     def __init__(self, weight: Tensor, wide: torch.dtype) -> None:
         self._weight = weight
         self._total: Tensor | None = None  # (d, V)
+        # 8 MB a product: memory that the allocator keeps and the caches hold.
+        self._columns = max(2**21 // weight.shape[1], 1)
 
     def logits(self, x: Tensor) -> Tensor:
-        return _inner(x, self._weight)
+        return inner_product(x, self._weight)
 
     def times_weight(self, p: Tensor) -> Tensor:
-        return _inner(p, self._weight.t())
+        return inner_product(p, self._weight.t())
 
     def add_for_weight(self, p: Tensor, x: Tensor) -> None:
-        part = _inner(x.t(), p.t())
-        self._total = part if self._total is None else self._total.add_(part)
+        if self._total is None:
+            self._total = self._weight.new_zeros(self._weight.shape[::-1])
+        turned = x.t().contiguous()
+        for start in range(0, p.shape[1], self._columns):
+            columns = slice(start, start + self._columns)
+            part = inner_product(turned, p[:, columns].contiguous().t())
+            self._total[:, columns].add_(part)
 
     def for_weight(self) -> Tensor:
         if self._total is None:
@@ -252,11 +242,6 @@ _PRODUCTS: dict[Products, type[_Multiplier]] = {
     "torch": _TorchProducts,
     "onednn": _OneDnnProducts,
 }
-
-
-def _inner(a: Tensor, b: Tensor) -> Tensor:
-    product: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b, None, "none", [], "")
-    return product
 
 
 def _require_fit(hidden: Tensor, weight: Tensor, targets: Tensor, bias: Tensor | None) -> None:

@@ -178,7 +178,7 @@ class Trainer:
             strict=True,
         ):
             part = self._loss(x, y, n_targets)
-            part.loss.backward()
+            part.loss.backward()  # type: ignore[no-untyped-call]
             loss += part.loss.item()
             log_z += part.log_z.item() * y.numel() / n_targets
         return loss, log_z

@@ -1,0 +1,59 @@
+"""The linear map is nn.Linear whoever multiplies: values, gradients, construction, storage."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from blocklab.parts.linear import Linear, default_products
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(1, 5), max_size=3),
+    st.integers(1, 40),
+    st.integers(1, 40),
+    st.booleans(),
+    st.booleans(),
+)
+def test_values_and_gradients_are_those_of_float64(leading, d_in, d_out, bias, transposed):
+    generator = torch.Generator().manual_seed(d_in * 41 + d_out)
+    ours, reference = Linear(d_in, d_out, bias=bias), nn.Linear(d_in, d_out, bias=bias).double()
+    reference.load_state_dict({k: v.double() for k, v in ours.state_dict().items()})
+    x = torch.randn(*leading, d_in, generator=generator)
+    if transposed and x.ndim > 1:
+        x = torch.randn(*x.shape[:-2], d_in, x.shape[-2], generator=generator).transpose(-1, -2)
+    gradient = torch.randn(*leading, d_out, generator=generator)
+    a, b = x.clone().requires_grad_(), x.double().clone().requires_grad_()
+    y, z = ours(a), reference(b)
+    y.backward(gradient)
+    z.backward(gradient.double())
+    torch.testing.assert_close(y.double(), z, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(a.grad.double(), b.grad, atol=1e-4, rtol=1e-4)
+    for p, q in zip(ours.parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(p.grad.double(), q.grad, atol=1e-4, rtol=1e-4)
+
+
+def test_it_is_constructed_from_the_same_random_numbers_as_nn_linear():
+    torch.manual_seed(3)
+    ours = Linear(5, 7)
+    torch.manual_seed(3)
+    theirs = nn.Linear(5, 7)
+    assert all(torch.equal(p, theirs.state_dict()[k]) for k, p in ours.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_dtypes_take_torchs_own_product(dtype):
+    x = torch.randn(2, 4, dtype=dtype)
+    assert default_products(x) == "torch"
+    layer = Linear(4, 3).to(dtype)
+    assert torch.equal(layer(x), nn.functional.linear(x, layer.weight, layer.bias))
+
+
+def test_a_frozen_weight_gets_no_gradient_and_the_input_still_does():
+    layer = Linear(4, 3).requires_grad_(False)
+    x = torch.randn(2, 4, requires_grad=True)
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    torch.testing.assert_close(x.grad, layer.weight.sum(0).expand(2, 4))
