@@ -269,7 +269,7 @@ def test_a_corpus_that_changes_while_it_is_read_is_refused(
     monkeypatch.setattr(module, "write_tokens", meanwhile)
     with pytest.raises(BlocklabError, match="changed while it was being read"):
         prepare(config, cache=cache)
-    assert not [path for path in (cache / "datasets").iterdir()]
+    assert not list((cache / "datasets").iterdir())
 
 
 def test_bytes_that_are_no_text_need_the_bytes_tokenizer(tmp_path: Path, cache: Path) -> None:

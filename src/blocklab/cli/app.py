@@ -1,6 +1,7 @@
 """The commands and how they end: one line on stderr, an exit code that says why."""
 
 import errno
+import io
 import sys
 
 import click
@@ -29,6 +30,10 @@ def main() -> None:
 
     Exits 0 when finished, 1 when a run or the disk failed, 2 for bad input, 130 when stopped.
     """
+    for stream in (sys.stdout, sys.stderr):
+        # A console that knows no minus sign still gets the rest of the sentence.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = app(standalone_mode=False)
     except BlocklabError as error:

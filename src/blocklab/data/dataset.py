@@ -12,8 +12,6 @@ from pydantic import Field
 from blocklab.data.cache import (
     default_cache,
     digest,
-    discard,
-    new_folder,
     read_json,
     writable_cache,
     write_json,
@@ -26,6 +24,7 @@ from blocklab.data.synthetic import SYNTHETIC
 from blocklab.data.token_files import Text, write_tokens
 from blocklab.data.tokenizer import Tokenizer, bpe_size, identity, load_tokenizer, train_bpe
 from blocklab.errors import BlocklabError
+from blocklab.files import discard, new_folder
 from blocklab.record import Record
 
 __all__ = ["DataConfig", "Dataset", "prepare", "require_windows"]

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from blocklab.data.cache import digest, new_file
+from blocklab.data.cache import digest
 from blocklab.errors import BlocklabError
+from blocklab.files import new_file
 
 TIMEOUT = 30.0  # seconds without a byte
 

@@ -15,9 +15,9 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
-from blocklab.data.cache import new_file
 from blocklab.data.reading import utf8, without_lone_surrogates
 from blocklab.errors import BlocklabError, nearest
+from blocklab.files import new_file
 
 END_OF_TEXT = "<|endoftext|>"
 SMALLEST_BPE = 260  # 256 bytes, the end of text, and a few merges to be worth the name

@@ -18,7 +18,7 @@ def write_report(result: StudyResult, folder: Path) -> Path:
     is replaced only when its successor is whole.
     """
     # It brings torch along, which reading a report's words does not need.
-    from blocklab.training.checkpoint import write_atomically
+    from blocklab.files import write_atomically
 
     (folder / "charts").mkdir(parents=True, exist_ok=True)
     figures = []

@@ -3,19 +3,20 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from blocklab.training.checkpoint import read_metrics, write_atomically
-
 from blocklab.errors import BlocklabError, RunFailed
+from blocklab.files import write_atomically
 from blocklab.record import Value
 from blocklab.study.plan import PlannedRun
 from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.study import Study
+from blocklab.training.checkpoint import read_metrics
 from blocklab.training.run import finished
 
 FIXED = ("baseline", "training", "data", "match", "budget", "numerics")
@@ -115,7 +116,12 @@ class StudyFolder:
             seed=run.seed,
             learning_rate=run.learning_rate,
             curve=tuple(
-                Point(row["step"], row["train_loss"], row["learning_rate"], row["gradient_norm"])
+                Point(
+                    row["step"],
+                    _finite(row["train_loss"]),
+                    row["learning_rate"],
+                    _finite(row["gradient_norm"]),
+                )
                 for row in kept
             ),
             validation_curve=tuple(
@@ -171,6 +177,10 @@ def first_difference(
                 return found
         return None
     return None if there == here else (path, there, here)
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _fixed(study: Study) -> dict[str, Value]:

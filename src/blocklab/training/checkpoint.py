@@ -1,4 +1,4 @@
-"""Files that survive a kill at any moment: atomic writes, checkpoints, and the metrics of a run.
+"""What a run keeps on disk while it trains: checkpoints, and the metrics of every step.
 
 A checkpoint is one safetensors file; its header holds the step, a JSON state and a checksum. The
 one before it is kept, and used when the newest is damaged. What goes into a checkpoint is the
@@ -8,10 +8,9 @@ caller's business.
 import json
 import math
 import os
-import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError, RunFailed
+from blocklab.files import new_file, refused, remove_partial, write_atomically
 
 JsonObject: TypeAlias = dict[str, Any]
 """Whatever JSON can say under names."""
@@ -29,50 +29,6 @@ JsonObject: TypeAlias = dict[str, Any]
 NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
-
-
-def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], None]) -> None:
-    """Write `data` beside `path`, sync it, then rename it there: old content or new, never half.
-
-    Raises RunFailed when the disk refuses (full, read-only, no such folder).
-    """
-    with _written_beside(path, data) as beside:
-        os.replace(beside, path)
-        _sync_folder(path.parent)
-
-
-@contextmanager
-def _written_beside(path: Path, data: bytes | Callable[[BinaryIO], None]) -> Iterator[Path]:
-    """A synced file to rename to `path`; gone afterwards, whatever happened."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-    try:
-        with open(beside, "xb") as file:
-            _ = data(file) if callable(data) else file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        yield beside
-    except OSError as error:
-        raise _refused(path, error) from error
-    finally:
-        _remove(beside)
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new name is on the disk only once its folder is. Windows offers no such call."""
-    if os.name == "posix":
-        opened = os.open(folder, os.O_RDONLY)
-        os.fsync(opened)
-        os.close(opened)
-
-
-def _refused(path: Path, error: OSError) -> RunFailed:
-    reason = error.strerror or error
-    return RunFailed(f"{path}: cannot be written ({reason}); make room or choose another folder")
-
-
-def _remove(path: Path) -> None:
-    with suppress(OSError):
-        path.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -104,16 +60,9 @@ def save_checkpoint(
     except (TypeError, ValueError) as error:
         raise BlocklabError(f"{newest}: the state is not JSON ({error})") from None
     metadata = {"blocklab": about, "checksum": _checksum(about, stored)}
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _refused(newest, error) from error
-    _clear_leftovers(folder)
-    with _written_beside(newest, safetensors.torch.save(stored, metadata)) as beside:
-        if newest.exists():
-            os.replace(newest, folder / PREVIOUS)
-        os.replace(beside, newest)
-        _sync_folder(folder)
+    remove_partial(newest)
+    with new_file(newest, previous=folder / PREVIOUS) as partial:
+        partial.write_bytes(safetensors.torch.save(stored, metadata))
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -122,8 +71,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     A damaged newest one is set aside, so that the next save cannot put it over the good previous
     one. Raises BlocklabError, naming the file, when nothing whole is left.
     """
-    _clear_leftovers(folder)
     newest, previous = folder / NEWEST, folder / PREVIOUS
+    remove_partial(newest)
     try:
         return _read(newest)
     except FileNotFoundError:
@@ -147,14 +96,10 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 def remove_checkpoints(folder: Path) -> None:
     """Remove every checkpoint in `folder`, and what a killed process left of one."""
-    _clear_leftovers(folder)
+    remove_partial(folder / NEWEST)
     for name in (NEWEST, PREVIOUS, DAMAGED):
-        _remove(folder / name)
-
-
-def _clear_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(f".{NEWEST}.*.tmp"):
-        _remove(leftover)
+        with suppress(OSError):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _distinct(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
@@ -228,7 +173,7 @@ class MetricsFile:
                 self._file = open(self.path, "ab")  # noqa: SIM115
             self._file.write(line.encode())
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise refused(self.path, error) from error
 
     def flush(self) -> None:
         """Wait until every row is on disk. Do so before the checkpoint that counts on them."""
@@ -237,7 +182,7 @@ class MetricsFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
-            raise _refused(self.path, error) from error
+            raise refused(self.path, error) from error
 
     def truncate_to(self, step: float) -> None:
         """Drop the rows after `step`, and a last line that a killed process left half-written."""

@@ -20,6 +20,7 @@ from pydantic import Field
 
 from blocklab.data.dataset import DataConfig, Dataset
 from blocklab.errors import BlocklabError
+from blocklab.files import write_atomically
 from blocklab.model.config import ModelConfig
 from blocklab.record import Record
 from blocklab.training.checkpoint import (
@@ -28,7 +29,6 @@ from blocklab.training.checkpoint import (
     read_metrics,
     remove_checkpoints,
     save_checkpoint,
-    write_atomically,
 )
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory

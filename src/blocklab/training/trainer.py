@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from blocklab.training.loss import Loss, linear_cross_entropy
-from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 from torch import Tensor
 
 from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
@@ -22,6 +20,8 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
+from blocklab.training.loss import Loss, linear_cross_entropy
+from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 IGNORED = -100
 """A target that is no token: padding of the last window."""

@@ -1,0 +1,119 @@
+"""Files and folders that are there whole or not at all, whenever a process is killed.
+
+Everything is written beside its place, synced, then renamed. What is in them is the caller's
+business.
+"""
+
+import contextlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from blocklab.errors import RunFailed
+
+_PARTIAL = ".partial-"
+_DAY = 86_400.0
+
+
+def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], object]) -> None:
+    """Put `data`, or what it writes, at `path`: old content or new, never half.
+
+    Raises RunFailed when the disk refuses (full, read-only, a file where a folder should be).
+    """
+    with new_file(path) as partial, partial.open("xb") as file:
+        _ = data(file) if callable(data) else file.write(data)
+
+
+@contextlib.contextmanager
+def new_file(path: Path, previous: Path | None = None) -> Iterator[Path]:
+    """A path to write; on success it becomes `path`, and the file that stood there `previous`.
+
+    Raises RunFailed when the disk refuses.
+    """
+    partial = path.with_name(f"{_PARTIAL}{uuid.uuid4().hex}-{path.name}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield partial
+        _sync(partial)
+        if previous is not None and path.exists():
+            os.replace(path, previous)
+        os.replace(partial, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise refused(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A folder to fill; on success it becomes `path`. If another process was first, its stays.
+
+    Raises RunFailed when the disk refuses.
+    """
+    partial = path.with_name(f"{_PARTIAL}{uuid.uuid4().hex}")
+    try:
+        partial.mkdir(parents=True)
+        _sweep(path.parent)
+        yield partial
+        for file in partial.iterdir():
+            _sync(file)
+        _sync_folder(partial)
+        with contextlib.suppress(OSError):
+            os.rename(partial, path)
+        if not path.is_dir():
+            raise OSError(None, "the finished folder could not be put in place")
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise refused(path, error) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def discard(folder: Path) -> None:
+    """Take a damaged folder out of the way at once, then delete it."""
+    aside = folder.with_name(f"{_PARTIAL}{uuid.uuid4().hex}")
+    with contextlib.suppress(OSError):
+        os.rename(folder, aside)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def remove_partial(path: Path) -> None:
+    """Remove what killed processes left of `path`; only while nobody else can be writing it."""
+    for left in path.parent.glob(f"{_PARTIAL}*-{path.name}"):
+        with contextlib.suppress(OSError):
+            left.unlink()
+
+
+def refused(path: Path, error: OSError) -> RunFailed:
+    """The disk's refusal as a failed run."""
+    reason = error.strerror or error
+    return RunFailed(f"{path}: cannot be written ({reason}); make room or choose another folder")
+
+
+def _sync(path: Path) -> None:
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new name is on the disk only once its folder is; not every system can do that."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes left behind a day ago or earlier."""
+    for left in folder.glob(f"{_PARTIAL}*"):
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _DAY:
+                shutil.rmtree(left, ignore_errors=True)
