@@ -79,7 +79,9 @@ def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path)
     assert (moved / "report.html").exists()
 
     # More seeds and variants are a widening; finished runs stay as they are.
-    code, _, _ = run("ablate", study, "--out", moved, "--seeds", 3, "--variant", "deep:n_layers=2")
+    code, _, _ = run(
+        "ablate", study, "--out", moved, "--seeds", 3, "--variant", "eps:block.norm.eps=0.1"
+    )
     assert code == 0
     assert len(list(moved.glob("runs/*/run.json"))) == 4 * 3 * 2
     assert all(

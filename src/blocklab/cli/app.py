@@ -3,8 +3,8 @@
 import errno
 import io
 import sys
+from typing import Any
 
-import click
 import typer
 
 from blocklab.cli import ablate, count, plan, report, train
@@ -13,7 +13,6 @@ from blocklab.errors import BlocklabError
 app = typer.Typer(
     name="blocklab",
     help="A laboratory for the transformer block: change one part, learn what it was worth.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -21,6 +20,9 @@ app = typer.Typer(
 
 for _command in (ablate.ablate, plan.plan, report.report, train.train, count.count):
     app.command()(_command)
+
+# Typer carries click inside it; the base of what it exports is what every wrong usage raises.
+_UsageError: Any = typer.BadParameter.__bases__[0]
 
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO}
 
@@ -35,13 +37,12 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
     try:
-        code = app(standalone_mode=False)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except BlocklabError as error:
         sys.exit(_say(str(error), error.exit_code))
-    except click.ClickException as error:
-        error.show()
-        sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.Abort):
+    except _UsageError as error:
+        sys.exit(_say(f"{error.format_message()} See blocklab --help.", 2))
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(_say("stopped", 130))
     except BrokenPipeError:
         sys.exit(1)

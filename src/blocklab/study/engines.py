@@ -161,9 +161,8 @@ def _without_main_module() -> Iterator[None]:
     They need nothing of it, and a script without a main guard would start itself over.
     """
     main = sys.modules["__main__"]
-    kept = {
-        name: main.__dict__.pop(name) for name in ("__file__", "__spec__") if name in vars(main)
-    }
+    hidden: list[str] = [name for name in ("__file__", "__spec__") if name in vars(main)]
+    kept = {name: main.__dict__.pop(name) for name in hidden}
     main.__spec__ = None
     try:
         yield

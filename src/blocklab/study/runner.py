@@ -91,6 +91,8 @@ def train_study(
     Finished runs of the study in `reuse` are copied, not trained again.
     """
     path = Path(folder)
+    if reuse is not None:
+        StudyFolder(reuse).read()
     ready = prepare_study(study, path, plugins=plugins, say=say)
     place = StudyFolder(path)
     again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"

@@ -2,12 +2,12 @@
 
 from typing import Self
 
-from blocklab.training.optimizer import AdamW, OptimizerConfig
-from blocklab.training.schedule import Cosine, ScheduleConfig
 from pydantic import Field, SerializeAsAny, model_validator
 
 from blocklab.errors import BlocklabError
 from blocklab.record import Record
+from blocklab.training.optimizer import AdamW, OptimizerConfig
+from blocklab.training.schedule import Cosine, ScheduleConfig
 
 
 class Recipe(Record):

@@ -10,11 +10,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from blocklab.data.windows import IGNORED
 from blocklab.errors import BlocklabError
 from blocklab.parts.linear import Products, default_products, inner_product
-
-IGNORED = -100
-"""The target of a position that does not count."""
 
 
 class Loss(NamedTuple):

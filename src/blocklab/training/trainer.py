@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
-from blocklab.data.windows import TrainingWindows, ValidationWindows
+from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
@@ -22,9 +22,6 @@ from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.loss import Loss, linear_cross_entropy
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
-
-IGNORED = -100
-"""A target that is no token: padding of the last window."""
 
 
 @dataclass(frozen=True)
