@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -214,6 +215,45 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(study, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(list(out.glob("runs/*/run.json"))) == 12
     assert finished == {p: p.stat().st_mtime_ns for p in finished}
+
+
+@pytest.mark.slow
+def test_a_study_killed_at_random_moments_ends_in_the_same_bits_and_leaves_no_worker(
+    study, tmp_path
+):
+    def start(out):
+        command = [sys.executable, "-m", "blocklab", "ablate", str(study), "--out", str(out)]
+        command += ["--set", "training.steps=150"]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        return subprocess.Popen(command, **quiet, start_new_session=True)
+
+    assert start(tmp_path / "whole").wait() == 0
+    moments = random.Random(5)
+    for _ in range(5):
+        process = start(tmp_path / "killed")
+        time.sleep(moments.uniform(1.0, 8.0))
+        process.kill()
+        process.wait()
+        until = time.monotonic() + 10
+        while members(process.pid) and time.monotonic() < until:
+            time.sleep(0.1)
+        assert not members(process.pid)
+    assert start(tmp_path / "killed").wait() == 0
+    whole, killed = (
+        {
+            p.relative_to(tmp_path / name): p.read_bytes()
+            for p in (tmp_path / name).rglob("*.safetensors")
+        }
+        for name in ("whole", "killed")
+    )
+    assert whole == killed
+
+
+def members(group):
+    """Processes of a group that are still alive."""
+    listed = subprocess.run(["ps", "-eo", "pgid,stat"], capture_output=True, text=True).stdout
+    rows = [line.split() for line in listed.splitlines()[1:]]
+    return [row for row in rows if row[0] == str(group) and not row[1].startswith("Z")]
 
 
 def test_help_is_quick_to_import():

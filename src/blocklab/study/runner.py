@@ -3,12 +3,12 @@
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from blocklab import __version__
 from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.folder import StudyFolder
@@ -193,7 +193,7 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         learning_rates=study.training.learning_rates,
         match=study.match,
         versions={
-            "blocklab": __version__,
+            "blocklab": version("blocklab"),
             "torch": torch.__version__,
             "Python": platform.python_version(),
             "device": numerics.device,
