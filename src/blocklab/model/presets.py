@@ -3,7 +3,6 @@
 A preset is a function of a few sizes; every other field is set with `with_changes`.
 """
 
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from blocklab.errors import BlocklabError, nearest
@@ -58,7 +57,7 @@ def _modern(
     eps: float,
     base: float = 10_000.0,
     window: int | None = None,
-    initialization: dict[str, Any] | None = None,
+    drawn: str = "normal",
 ) -> dict[str, Any]:
     """Pre-norm, RMSNorm, SwiGLU, rotary positions, no biases."""
     return {
@@ -82,77 +81,53 @@ def _modern(
             },
             "feed_forward": {"kind": "gated", "d_ff": d_ff, "activation": "silu", "bias": False},
         },
-        "initialization": initialization or {"kind": "normal", "std": 0.02},
+        "initialization": {"kind": drawn},
     }
 
 
-_TABLE: dict[str, Callable[[], dict[str, Any]]] = {
-    "gpt2": lambda: _gpt2(768, 12),
-    "gpt2-medium": lambda: _gpt2(1024, 24),
-    "gpt2-large": lambda: _gpt2(1280, 36),
-    "gpt2-xl": lambda: _gpt2(1600, 48),
-    "modern": lambda: _modern(
-        256, 4, head_dim=64, context_length=128, eps=1e-6, initialization={"kind": "fan_in"}
-    ),
-    "llama-2-7b": lambda: _modern(
-        4096, 32, head_dim=128, d_ff=11008, vocab_size=32000, context_length=4096, eps=1e-5
-    ),
-    "llama-2-13b": lambda: _modern(
-        5120, 40, head_dim=128, d_ff=13824, vocab_size=32000, context_length=4096, eps=1e-5
-    ),
-    "llama-2-70b": lambda: _modern(
-        8192,
-        80,
-        head_dim=128,
-        n_kv_heads=8,
-        d_ff=28672,
-        vocab_size=32000,
-        context_length=4096,
-        eps=1e-5,
-    ),
-    "llama-3-8b": lambda: _modern(
+_LLAMA = {"head_dim": 128, "eps": 1e-5, "vocab_size": 32000, "context_length": 4096}
+_LLAMA_3 = _LLAMA | {"vocab_size": 128256, "context_length": 8192, "base": 500_000.0}
+_GROUPED = {"n_kv_heads": 8}
+
+_SHAPES: dict[str, tuple[int, int, dict[str, Any]]] = {
+    "modern": (256, 4, {"head_dim": 64, "context_length": 128, "eps": 1e-6, "drawn": "fan_in"}),
+    "llama-2-7b": (4096, 32, _LLAMA | {"d_ff": 11008}),
+    "llama-2-13b": (5120, 40, _LLAMA | {"d_ff": 13824}),
+    "llama-2-70b": (8192, 80, _LLAMA | _GROUPED | {"d_ff": 28672}),
+    "llama-3-8b": (4096, 32, _LLAMA_3 | _GROUPED | {"d_ff": 14336}),
+    "llama-3-70b": (8192, 80, _LLAMA_3 | _GROUPED | {"d_ff": 28672}),
+    "mistral-7b": (
         4096,
         32,
-        head_dim=128,
-        n_kv_heads=8,
-        d_ff=14336,
-        vocab_size=128256,
-        context_length=8192,
-        eps=1e-5,
-        base=500_000.0,
-    ),
-    "llama-3-70b": lambda: _modern(
-        8192,
-        80,
-        head_dim=128,
-        n_kv_heads=8,
-        d_ff=28672,
-        vocab_size=128256,
-        context_length=8192,
-        eps=1e-5,
-        base=500_000.0,
-    ),
-    "mistral-7b": lambda: _modern(
-        4096,
-        32,
-        head_dim=128,
-        n_kv_heads=8,
-        d_ff=14336,
-        vocab_size=32000,
-        context_length=8192,
-        eps=1e-5,
-        window=4096,
+        _LLAMA | _GROUPED | {"d_ff": 14336, "context_length": 8192, "window": 4096},
     ),
 }
-_TABLE["llama"] = _TABLE["llama-2-7b"]
-_TABLE["mistral"] = _TABLE["mistral-7b"]
+"""Width, depth and what else differs, of each preset of the modern kind."""
+
+_GPT2_SHAPES = {
+    "gpt2": (768, 12),
+    "gpt2-medium": (1024, 24),
+    "gpt2-large": (1280, 36),
+    "gpt2-xl": (1600, 48),
+}
+
+_SHORT = {"llama": "llama-2-7b", "mistral": "mistral-7b"}
+
+
+def _fields(name: str) -> dict[str, Any]:
+    """Every field of a preset, fresh. `name` has dashes."""
+    name = _SHORT.get(name, name)
+    if name in _GPT2_SHAPES:
+        return _gpt2(*_GPT2_SHAPES[name])
+    d_model, n_layers, rest = _SHAPES[name]
+    return _modern(d_model, n_layers, **rest)
 
 
 def preset(name: str) -> Preset:
     """The preset called `name`; underscores are dashes. Raises BlocklabError for another name."""
     key = name.replace("_", "-")
-    if key not in _TABLE:
-        raise BlocklabError(f"unknown preset '{name}'; {nearest(key, _TABLE)}")
+    if key not in names():
+        raise BlocklabError(f"unknown preset '{name}'; {nearest(key, names())}")
 
     def make(
         *,
@@ -165,7 +140,7 @@ def preset(name: str) -> Preset:
         dropout: float | None = None,
         tie_embeddings: bool | None = None,
     ) -> ModelConfig:
-        data = _TABLE[key]()
+        data = _fields(key)
         attention = data["block"]["attention"]
         if d_model is not None and d_model != data["d_model"]:
             # Sizes that belonged to the preset's own width follow the new one.
@@ -193,10 +168,10 @@ def preset(name: str) -> Preset:
 
 def names() -> list[str]:
     """Every preset's name."""
-    return sorted(_TABLE)
+    return sorted({*_GPT2_SHAPES, *_SHAPES, *_SHORT})
 
 
 def __getattr__(name: str) -> Preset:
-    if name.startswith("_") or name.replace("_", "-") not in _TABLE:
+    if name.startswith("_") or name.replace("_", "-") not in names():
         raise AttributeError(f"no preset '{name}'; there are {', '.join(names())}")
     return preset(name)

@@ -25,60 +25,59 @@ def _affine(d: int, bias: bool) -> dict[str, Spec]:
     return specs
 
 
+class _ScaledConfig(NormConfig):
+    """What norms have that divide by a measure of size and scale afterwards."""
+
+    eps: float = Field(1e-5, gt=0)
+    bias: bool = True
+    unit_offset: bool = False
+    """Store the gain as its distance from one (Gemma)."""
+
+    def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
+        return _affine(d, self.bias)
+
+
+class _Scaled(nn.Module):
+    def __init__(self, d: int, config: _ScaledConfig) -> None:
+        super().__init__()
+        self.eps, self.unit_offset = config.eps, config.unit_offset
+        self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
+        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
+
+    def gain(self) -> Tensor:
+        return self.weight + 1 if self.unit_offset else self.weight
+
+
 @part("norm", "layer")
-class LayerNorm(nn.Module):
+class LayerNorm(_Scaled):
     """Subtract the mean, divide by the standard deviation, scale and shift (Ba et al. 2016).
 
     The variance divides by d, not d - 1, and eps stands inside the root.
     Shapes: (..., d) -> (..., d). Computes in at least float32 and returns the input's dtype.
     """
 
-    class Config(NormConfig):
+    class Config(_ScaledConfig):
         kind: Literal["layer"] = "layer"
-        eps: float = Field(1e-5, gt=0)
-        bias: bool = True
-        unit_offset: bool = False
-        """Store the gain as its distance from one (Gemma)."""
-
-        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
-            return _affine(d, self.bias)
-
-    def __init__(self, d: int, config: Config) -> None:
-        super().__init__()
-        self.eps, self.unit_offset = config.eps, config.unit_offset
-        self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
-        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = self.weight + 1 if self.unit_offset else self.weight
+        gain = self.gain()
         return F.layer_norm(x, gain.shape, gain, self.bias, self.eps)
 
 
 @part("norm", "rms")
-class RMSNorm(nn.Module):
+class RMSNorm(_Scaled):
     """Divide each vector by its root mean square, then scale (Zhang & Sennrich 2019).
 
     Shapes: (..., d) -> (..., d). Computes in at least float32 and returns the input's dtype.
     """
 
-    class Config(NormConfig):
+    class Config(_ScaledConfig):
         kind: Literal["rms"] = "rms"
         eps: float = Field(1e-6, gt=0)
         bias: bool = False
-        unit_offset: bool = False
-        """Store the gain as its distance from one (Gemma)."""
-
-        def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]
-            return _affine(d, self.bias)
-
-    def __init__(self, d: int, config: Config) -> None:
-        super().__init__()
-        self.eps, self.unit_offset = config.eps, config.unit_offset
-        self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
-        self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = self.weight + 1 if self.unit_offset else self.weight
+        gain = self.gain()
         wide = x if x.dtype == torch.float64 else x.float()
         y = F.rms_norm(wide, gain.shape, gain.to(wide.dtype), self.eps)
         if self.bias is not None:

@@ -17,6 +17,7 @@ from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
 from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
+from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
@@ -149,13 +150,11 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> float:
         """Token-weighted mean loss over the validation tokens, nats; the same twice."""
-        training = self.model.training
-        self.model.eval()
         total = 0.0
-        for inputs, targets in self.validation.batches(self.training.batch_size):
-            n_targets = int((targets != IGNORED).sum())
-            total += float(self._loss(inputs, targets, n_targets).loss) * n_targets
-        self.model.train(training)
+        with evaluating(self.model):
+            for inputs, targets in self.validation.batches(self.training.batch_size):
+                n_targets = int((targets != IGNORED).sum())
+                total += float(self._loss(inputs, targets, n_targets).loss) * n_targets
         return total / self.validation.n_targets
 
     def _factor(self) -> float:
