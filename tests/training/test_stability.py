@@ -49,11 +49,11 @@ def test_a_loss_a_tenth_above_a_straight_line_is_no_spike_and_a_little_more_is()
 
 
 def test_the_threshold_is_seven_deviations_of_the_residuals():
-    # Residuals of +0.1 and -0.1 in turn around a level line: MAD 0.1, so 7 * 1.4826 * 0.1 = 1.038.
-    losses = [3 + 0.1 * (-1) ** step for step in range(300)]
-    losses[200] = 3 + 1.02
+    # Around a level line by 0.1, 0 and -0.1 in turn: MAD 0.1, and 7 * 1.4826 * 0.1 = 1.0378.
+    losses = [3 + 0.1 * (step % 3 - 1) for step in range(300)]
+    losses[200] = 3 + 1.036
     assert find_spikes(losses).steps == ()
-    losses[200] = 3 + 1.06
+    losses[200] = 3 + 1.040
     assert find_spikes(losses).steps == (201,)
 
 

@@ -113,14 +113,17 @@ class Divergence:
         return self.count > self.baseline_count and self.p < SIGNIFICANT
 
     @property
-    def sentence(self) -> str:
+    def counts(self) -> str:
         shares = [
             f"{count} of {self.n} ({low:.0%} to {high:.0%})"
             for count in (self.count, self.baseline_count)
             for low, high in [clopper_pearson(count, self.n)]
         ]
-        said = f"diverged in {shares[0]} against {shares[1]}"
-        return f"{said}: less stable (p = {self.p:.2g})" if self.less_stable else said
+        return f"diverged in {shares[0]} against {shares[1]}"
+
+    @property
+    def sentence(self) -> str:
+        return f"{self.counts}: less stable (p = {self.p:.2g})" if self.less_stable else self.counts
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,8 @@ class Verdict:
             if slack > self.delta / 2:
                 remarks.append(f"nothing below the slack of {slack:.4f} is resolved")
         if self.word != "unstable" and (self.divergence.count or self.divergence.baseline_count):
-            remarks.append(self.divergence.sentence)
+            explores = self.word == "exploratory"
+            remarks.append(self.divergence.counts if explores else self.divergence.sentence)
         return [f"[{remark}]" for remark in remarks]
 
     def _effect(self) -> str:
