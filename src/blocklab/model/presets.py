@@ -1,9 +1,9 @@
 """Configurations by name: GPT-2, the modern block, and the shapes of Llama and Mistral.
 
 A preset is a function of a few sizes; every other field is set with `with_changes`. The modern
-preset draws its weights by fan-in because that was measured best: at 4 x 64 and 600,000 tokens, each
-at its own best rate, it ends 0.09 nats below one std of 0.02 (two seeds; dividing or zeroing the
-residual writers made no difference).
+preset draws its weights by fan-in because that was measured best: at 4 x 64 and 600,000 tokens,
+each at its own best rate, it ends 0.09 nats below one std of 0.02 (two seeds; dividing or zeroing
+the residual writers made no difference).
 """
 
 from typing import Any, Protocol

@@ -26,8 +26,7 @@ _BEYOND: Mapping[str, tuple[str, ...]] = {
     "positions": ("layer_positions",),
     "layers": ("block", "layer_positions"),
     "initialization": (EVERYTHING,),
-    "block": ("final_norm",),
-    "block.kind": ("block", "final_norm"),
+    "block.kind": ("final_norm",),
     "block.placement": ("block.norm", "final_norm"),
     "block.parallel": ("block.norm", "block.residual"),
     "block.norm": ("final_norm",),
@@ -101,17 +100,13 @@ def unexplained_places(
 
 def _reaches_in_model(path: str, n_layers: int, standard: bool) -> list[tuple[str, int | None]]:
     """Places a declared path may change, each with the block it is confined to, if any."""
-    first, _, rest = path.partition(".")
-    if first == "blocks":
-        index, _, inner = rest.partition(".")
+    if path.startswith("blocks."):
+        _, index, inner = path.split(".", 2)
         return [(_own_place(f"block.{inner}", standard), range(n_layers)[int(index)])]
-    beyond = {
-        place
-        for key, places in _BEYOND.items()
-        if _is_under(path, key) and (first != "block" or key != "block" or path == "block")
-        for place in places
-    }
-    return [(place, None) for place in (_own_place(path, standard), *sorted(beyond))]
+    path = "block.kind" if path == "block" else path
+    beyond = [places for key, places in _BEYOND.items() if _is_under(path, key)]
+    places = [_own_place(path, standard), *(place for some in beyond for place in some)]
+    return [(place, None) for place in places]
 
 
 def _own_place(path: str, standard: bool) -> str:
@@ -157,6 +152,6 @@ def _described(module: nn.Module) -> str:
         for name, value in vars(module).items()
         if isinstance(value, bool | int | float | str | Record | None)
         and not name.startswith("_")
-        and name not in ("training", "config")
+        and name != "training"
     }
     return f"{type(module).__module__}.{type(module).__qualname__} {settings}"

@@ -12,8 +12,8 @@ InteractionWord = Literal[
     "exploratory",
     "undecided",
     "too few complete pairs",
-    "less than the sum",
-    "more than the sum",
+    "together worse than the sum",
+    "together better than the sum",
     "no interaction found",
 ]
 
@@ -47,29 +47,23 @@ def interaction(
 ) -> Interaction:
     """Difference of differences `(both - second) - (first - neither)`, paired by seed.
 
-    *More than the sum* is a resolved negative interaction: together the changes lower the loss by
-    more than their effects alone add up to. Slack of `both` and `neither` opens the interval
+    *Together better than the sum* is a resolved negative interaction: with both changes the loss
+    is lower than their effects alone add up to. Slack of `both` and `neither` opens the interval
     below, that of `first` and `second` above. One planned question, not a member of the variants'
     family.
 
     Args:
         seeds: those that the study planned; a seed counts when all four arms ended well.
     """
-    without, within = (
-        pairs(neither.losses, first.losses, seeds),
-        pairs(second.losses, both.losses, seeds),
-    )
-    differences = [
-        within[seed] - without[seed] for seed in seeds if seed in within and seed in without
-    ]
+    alone = pairs(neither.losses, first.losses, seeds)
+    beside = pairs(second.losses, both.losses, seeds)
+    differences = [beside[seed] - alone[seed] for seed in seeds if seed in beside and seed in alone]
     below, above = both.slack + neither.slack, first.slack + second.slack
     found = None
     if len(differences) >= 2 and math.isfinite(below + above):
         found = paired(differences, below, above, level)
-    why = next(
-        (f"{arm.name}: {arm.undecided}" for arm in (neither, first, second, both) if arm.undecided),
-        "",
-    )
+    arms = (neither, first, second, both)
+    why = "; ".join(f"{arm.name}: {arm.undecided}" for arm in arms if arm.undecided is not None)
     return Interaction(_word(found, why, len(differences), len(seeds)), why, found)
 
 
@@ -82,4 +76,4 @@ def _word(found: Estimate | None, why: str, n_complete: int, n_planned: int) -> 
         return "too few complete pairs"
     if found.p >= SIGNIFICANT:
         return "no interaction found"
-    return "more than the sum" if found.mean < 0 else "less than the sum"
+    return "together better than the sum" if found.mean < 0 else "together worse than the sum"

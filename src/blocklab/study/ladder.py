@@ -14,7 +14,7 @@ import numpy as np
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, estimate, paired
-from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text
+from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text, require_slack
 
 TrendWord = Literal["exploratory", "flips", "grows", "fades", "no trend resolved"]
 
@@ -32,6 +32,11 @@ class Rung:
     undecided: str | None = None
     """Why nothing may be claimed here."""
 
+    def __post_init__(self) -> None:
+        require_slack(
+            f"size {self.size:g}", self.slack_variant + self.slack_baseline, self.undecided
+        )
+
 
 @dataclass(frozen=True)
 class Trend:
@@ -43,7 +48,7 @@ class Trend:
     slope: Estimate | None
     """Nats for each factor e of size; None where a rung cannot be used."""
     rungs: tuple[Estimate | None, ...]
-    """The effect at each size, smallest first; None under two complete pairs."""
+    """The effect at each size, smallest first; None where undecided or under two complete pairs."""
 
     @property
     def sentence(self) -> str:
@@ -116,7 +121,7 @@ def _word(slope: Estimate, first: Estimate, last: Estimate) -> TrendWord:
 def _effect(rung: Rung, seeds: Sequence[int], level: float) -> Estimate | None:
     found = [rung.differences.get(seed) for seed in seeds]
     alive = [d for d in found if d is not None and not diverged(d)]
-    if len(alive) < 2 or not math.isfinite(rung.slack_variant + rung.slack_baseline):
+    if rung.undecided is not None or len(alive) < 2:
         return None
     return paired(alive, rung.slack_variant, rung.slack_baseline, level)
 

@@ -14,7 +14,7 @@ from typing import Literal
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, holm, mean, paired
-from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text
+from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text, require_slack
 
 Dependence = Literal["flips", "size depends", "not shown to depend"]
 
@@ -31,6 +31,9 @@ class Cell:
     slack_baseline: float = 0.0
     undecided: str | None = None
     """Why nothing may be claimed here."""
+
+    def __post_init__(self) -> None:
+        require_slack(self.name, self.slack_variant + self.slack_baseline, self.undecided)
 
     @property
     def name(self) -> str:

@@ -63,11 +63,16 @@ class ArmEvidence:
     """Of a variant: the block bootstrap's interval of its effect, at the level of the look."""
 
     def __post_init__(self) -> None:
-        if self.undecided is None and not 0 <= self.slack < math.inf:
-            raise BlocklabError(
-                f"{self.name}: slack {self.slack}: expected a finite number of nats, or a reason "
-                "why the arm is undecided"
-            )
+        require_slack(self.name, self.slack, self.undecided)
+
+
+def require_slack(name: str, slack: float, undecided: str | None) -> None:
+    """Raises BlocklabError when a slack is not a number of nats and nothing says why."""
+    if undecided is None and not 0 <= slack < math.inf:
+        raise BlocklabError(
+            f"{name}: slack {slack}: expected a finite number of nats, not negative, or a reason "
+            "why nothing may be claimed"
+        )
 
 
 @dataclass(frozen=True)
