@@ -92,6 +92,7 @@ def test_a_finished_run_keeps_no_optimiser_state(dataset, tmp_path):
         "metrics.jsonl",
         "model.safetensors",
         "run.json",
+        "validation.safetensors",
     }
 
 

@@ -16,10 +16,14 @@ from blocklab.parts.linear import Products, default_products, inner_product
 
 
 class Loss(NamedTuple):
-    """The loss, and the mean log Z over the positions of this call that count (no gradient)."""
+    """The loss, the mean log Z over the positions that count, and every position's own loss.
+
+    Only `loss` has a gradient. `rows` is (N,), 0 where a position does not count.
+    """
 
     loss: Tensor
     log_z: Tensor
+    rows: Tensor
 
 
 def linear_cross_entropy(
@@ -61,8 +65,8 @@ def linear_cross_entropy(
         tensor is not None and tensor.requires_grad for tensor in (hidden, weight, bias)
     ):
         return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, task))  # type: ignore[no-untyped-call]
-    loss, log_z, _ = _run(task, hidden, weight, bias, (False, False, False))
-    return Loss(loss, log_z)
+    measured, _ = _run(task, hidden, weight, bias, (False, False, False))
+    return measured
 
 
 def default_chunk(vocab_size: int) -> int:
@@ -93,10 +97,10 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, task: _Task
-    ) -> tuple[Tensor, Tensor]:
-        loss, log_z, ctx.gradients = _run(task, hidden, weight, bias, ctx.needs_input_grad[:3])
-        ctx.mark_non_differentiable(log_z)
-        return loss, log_z
+    ) -> Loss:
+        measured, ctx.gradients = _run(task, hidden, weight, bias, ctx.needs_input_grad[:3])
+        ctx.mark_non_differentiable(measured.log_z, measured.rows)
+        return measured
 
     @staticmethod
     @once_differentiable
@@ -115,8 +119,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def _run(
     task: _Task, hidden: Tensor, weight: Tensor, bias: Tensor | None, needs: tuple[bool, ...]
-) -> tuple[Tensor, Tensor, _Gradients]:
-    """Loss, mean log Z, and the gradients that `needs` asks for (hidden, weight, bias)."""
+) -> tuple[Loss, _Gradients]:
+    """What is measured, and the gradients that `needs` asks for (hidden, weight, bias)."""
     wide = torch.promote_types(hidden.dtype, torch.float32)
     scaled = (hidden if task.scale == 1.0 else hidden * task.scale).contiguous()
     offset = None if bias is None else bias.to(wide) * task.scale
@@ -148,14 +152,15 @@ def _run(
         if for_bias is not None:
             for_bias.addmm_(share[rows].t(), p, alpha=task.scale)
     zero = losses.new_zeros(())
-    loss = torch.where(task.counted, losses, zero).sum() / task.total
+    rows_lost = torch.where(task.counted, losses, zero)
+    loss = rows_lost.sum() / task.total
     mean_log_z = torch.where(task.counted, log_z, zero).sum() / task.counted.sum().clamp(min=1)
     gradients = _Gradients(
         for_hidden,
         products.for_weight().to(weight.dtype) if needs[1] else None,
         for_bias.squeeze(0).to(bias.dtype) if for_bias is not None and bias is not None else None,
     )
-    return loss, mean_log_z, gradients
+    return Loss(loss, mean_log_z, rows_lost), gradients
 
 
 def _capped(logits: Tensor, offset: Tensor | None, softcap: float | None) -> Tensor:

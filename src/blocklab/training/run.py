@@ -1,8 +1,9 @@
 """One run: a pure function from a record to a folder, that can be stopped and resumed anywhere.
 
 The record says everything that decides the result, and its hash is the run's id. The folder holds
-`metrics.jsonl` (one line a step), checkpoints while it runs, and at the end `model.safetensors`
-and `run.json`, written last: a folder with it is finished.
+`metrics.jsonl` (one line a step), checkpoints while it runs, and at the end `model.safetensors`,
+`validation.safetensors` (the loss of every window) and `run.json`, written last: a folder with it
+is finished.
 """
 
 import hashlib
@@ -38,6 +39,9 @@ RESULTS = 1
 """Raised whenever a golden loss changes, so that no run of an older version is taken for new."""
 
 CHECKPOINT_SECONDS = 60.0
+
+WINDOWS = "validation.safetensors"
+"""The final loss of every validation window: `losses` in nats, `n_targets` as their weights."""
 
 
 class Numerics(Record):
@@ -192,7 +196,8 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
 def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> RunOutcome:
     rows = read_metrics(folder / "metrics.jsonl")
     losses = [row["train_loss"] for row in rows]
-    validation = trainer.evaluate() if trainer.diverged is None else math.nan
+    evaluation = trainer.evaluation() if trainer.diverged is None else None
+    validation = evaluation.mean if evaluation is not None else math.nan
     uniform = math.log(trainer.config.rows)
     diverged = trainer.diverged
     if diverged is None and not validation < min(losses[0], uniform):
@@ -215,6 +220,9 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     )
     tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
+    if evaluation is not None:
+        windows = {"losses": evaluation.losses, "n_targets": evaluation.n_targets}
+        write_atomically(folder / WINDOWS, safetensors.torch.save(windows))
     record = {"id": spec.id, "spec": spec.plain(), "outcome": asdict(outcome)}
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)

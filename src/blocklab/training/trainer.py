@@ -50,6 +50,21 @@ class Divergence:
 
 
 @dataclass(frozen=True)
+class Evaluation:
+    """One sweep of the validation tokens."""
+
+    losses: Tensor
+    """Mean loss of each window, nats, (windows,) in float64."""
+    n_targets: Tensor
+    """How many tokens of each window were predicted, (windows,)."""
+
+    @property
+    def mean(self) -> float:
+        """Over all tokens."""
+        return float((self.losses * self.n_targets).sum() / self.n_targets.sum())
+
+
+@dataclass(frozen=True)
 class Trained:
     """What `Trainer.run` gives back."""
 
@@ -147,15 +162,21 @@ class Trainer:
                 on_step(measured)
         return Trained(self.model, metrics, self.diverged)
 
-    @torch.no_grad()
     def evaluate(self) -> float:
         """Token-weighted mean loss over the validation tokens, nats; the same twice."""
-        total = 0.0
+        return self.evaluation().mean
+
+    @torch.no_grad()
+    def evaluation(self) -> Evaluation:
+        """The loss of every validation window, in the order of the text."""
+        losses, targets_in = [], []
         with evaluating(self.model):
             for inputs, targets in self.validation.batches(self.training.batch_size):
-                n_targets = int((targets != IGNORED).sum())
-                total += float(self._loss(inputs, targets, n_targets).loss) * n_targets
-        return total / self.validation.n_targets
+                n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
+                rows = self._loss(inputs, targets, int(n_targets.sum())).rows
+                losses.append(rows.view(targets.shape).double().sum(1) / n_targets)
+                targets_in.append(n_targets)
+        return Evaluation(torch.cat(losses), torch.cat(targets_in))
 
     def _factor(self) -> float:
         """The schedule's factor on the peak rate for the next step; 1 while no length is known."""
