@@ -1,5 +1,6 @@
 """Every command ends with the right exit code and one clear line when something is wrong."""
 
+import csv
 import json
 import os
 import random
@@ -41,6 +42,7 @@ variants:
 training: {{steps: 20, batch_size: 4, learning_rates: [3e-3, 1e-2]}}
 data: {{corpus: {json.dumps(str(text))}, tokenizer: bytes}}
 seeds: 2
+search: false
 budgets: {{quick: {{seeds: 1}}}}
 """,
         encoding="utf-8",
@@ -99,6 +101,39 @@ def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path)
     assert code == 0
     copied = [p for p in before if p.name == "model.safetensors"]
     assert all((tmp_path / "other" / p.relative_to(out)).exists() for p in copied)
+
+
+def test_a_searched_study_gives_verdicts_and_is_not_trained_again(run, study, tmp_path):
+    text = study.read_text(encoding="utf-8").replace("search: false", "search: true\ndelta: 0.5")
+    study.write_text(
+        text.replace("seeds: 2", "seeds: 5").replace("steps: 20", "steps: 30"), encoding="utf-8"
+    )
+    out = tmp_path / "out"
+    code, said, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    words = ("better", "worse", "equivalent", "no difference", "undecided", "unstable", "too few")
+    assert any(word in said for word in words)
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    assert {row["seed"] for row in rows} == set("012345")
+    before = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+    code, again, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    assert again == said
+    assert before == {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+
+
+@pytest.mark.slow
+def test_a_study_with_nuisances_says_on_what_it_depends(run, study, tmp_path):
+    text = study.read_text(encoding="utf-8").replace("search: false", "search: true\ndelta: 0.5")
+    text += "nuisances: {initialization: [{kind: normal, std: 0.02}, {kind: fan_in}]}\n"
+    study.write_text(text.replace("seeds: 2", "seeds: 5"), encoding="utf-8")
+    out = tmp_path / "out"
+    code, said, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    assert "initialization" in said
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "initialization normal (std 0.02)" in page
+    assert "initialization fan_in" in page
 
 
 def test_runs_do_not_depend_on_the_number_of_workers(run, study, tmp_path):

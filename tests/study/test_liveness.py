@@ -6,6 +6,7 @@ from torch import nn
 import blocklab as bl
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import plan
+from tests.study.planted import PLANTED
 from tests.study.test_study import TEXT, minimal
 
 
@@ -73,3 +74,9 @@ def test_a_flag_that_a_part_ignores_is_refused_by_name():
     }
     with pytest.raises(bl.BlocklabError, match=r"variants\.stronger: .*takes no effect"):
         checked(baseline=baseline, variants={"stronger": {"block.norm.strength": 5.0}})
+
+
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_a_planted_fault_is_caught_by_name(planted):
+    with pytest.raises(bl.BlocklabError, match=rf"^variants\.planted: .*{planted.words}"):
+        require_differences(planted.plan())

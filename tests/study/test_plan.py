@@ -1,38 +1,40 @@
 """Runs are identified by everything that decides their result, and by nothing else."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import blocklab as bl
 from blocklab.record import changed, revalidated
 from blocklab.study.plan import plan
 from blocklab.training.run import RunSpec
-from tests.study.test_study import TEXT, minimal
+from tests.study.test_study import TEXT, minimal, runs_of
 
 
 def test_arms_are_trained_over_the_same_rates_and_seeds():
     planned = plan(minimal(), TEXT)
     grid = {(seed, rate) for seed in (1, 2) for rate in (1e-3, 1e-2)}
     for arm in planned.arms:
-        own = {(run.seed, run.learning_rate) for run in planned.runs if run.arm == arm.name}
+        own = {(run.seed, run.learning_rate) for run in runs_of(planned) if run.arm == arm.name}
         assert own == grid
 
 
 def test_the_placebo_differs_from_the_baseline_in_its_draw_alone():
     planned = plan(minimal(), TEXT)
-    runs = {(run.arm, run.seed, run.learning_rate): run.spec for run in planned.runs}
+    runs = {(run.arm, run.seed, run.learning_rate): run.spec for run in runs_of(planned)}
     baseline, placebo = runs["baseline", 1, 1e-3], runs["placebo", 1, 1e-3]
     assert baseline.id != placebo.id
     assert placebo.model_copy(update={"draw": ""}) == baseline
 
 
 def test_adding_a_variant_a_seed_or_a_rate_changes_no_other_runs_id():
-    before = {run.spec.id for run in plan(minimal(), TEXT).runs}
+    before = {run.spec.id for run in runs_of(plan(minimal(), TEXT))}
     wider = minimal(
         variants={"layer-norm": {"block.norm.kind": "layer"}, "tied": {"tie_embeddings": True}},
         seeds=3,
         training={"steps": 10, "batch_size": 2, "learning_rates": [1e-3, 3e-3, 1e-2]},
     )
-    after = {run.spec.id for run in plan(wider, TEXT).runs}
+    after = {run.spec.id for run in runs_of(plan(wider, TEXT))}
     assert before < after
 
 
@@ -55,10 +57,34 @@ LEAVES = {
 
 @given(st.sampled_from(sorted(LEAVES)))
 def test_every_leaf_of_a_run_is_part_of_its_id(path):
-    spec = plan(minimal(), TEXT).runs[0].spec
+    spec = runs_of(plan(minimal(), TEXT))[0].spec
     assert revalidated(changed(spec, path, LEAVES[path])).id != spec.id
 
 
 def test_an_id_survives_json():
-    spec = plan(minimal(), TEXT).runs[0].spec
+    spec = runs_of(plan(minimal(), TEXT))[0].spec
     assert RunSpec.model_validate_json(spec.model_dump_json()).id == spec.id
+
+
+def test_every_arm_is_planned_in_every_cell_of_the_nuisances():
+    nuisances = {
+        "initialization": [{"kind": "normal", "std": 0.02}, {"kind": "fan_in"}],
+        "training.schedule.warmup": [0, 0.1, 0.2],
+    }
+    planned = plan(minimal(nuisances=nuisances), TEXT)
+    assert len(planned.cells) == 6
+    for cell in planned.cells:
+        assert [arm.name for arm in cell.arms] == ["baseline", "layer-norm", "placebo"]
+        assert len({arm.config.initialization for arm in cell.arms}) == 1
+        assert len({arm.training.schedule.warmup for arm in cell.arms}) == 1
+        assert {arm.config.block.norm.kind for arm in cell.arms} == {"rms", "layer"}
+    assert planned.cells[0].arms[0].cell == (
+        "initialization normal (std 0.02), training.schedule.warmup 0"
+    )
+
+
+def test_a_variant_that_sets_a_nuisance_is_refused():
+    with pytest.raises(bl.BlocklabError, match=r"variants\.layer-norm: sets 'block\.norm'"):
+        minimal(nuisances={"block.norm": [{"kind": "rms"}, {"kind": "dyt"}]})
+    with pytest.raises(bl.BlocklabError, match="two values"):
+        minimal(nuisances={"dropout": [0.1]})

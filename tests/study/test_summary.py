@@ -2,6 +2,7 @@
 
 import pytest
 
+from blocklab.study.course import courses
 from blocklab.study.plan import plan
 from blocklab.study.results import RunResult
 from blocklab.study.summary import best_rate, edge, rate_points, summarised
@@ -30,6 +31,11 @@ def run(arm, seed, rate, loss):
     )
 
 
+def summary(planned, runs):
+    """Arms of a study with a fixed grid."""
+    return summarised(planned, courses(planned, {}), runs, None)
+
+
 def test_a_rate_at_which_runs_diverged_is_not_best_however_low_the_rest():
     runs = [run("a", 1, 1e-2, 1.0), run("a", 2, 1e-2, None)]
     runs += [run("a", 1, 1e-3, 3.0), run("a", 2, 1e-3, 3.1)]
@@ -42,7 +48,7 @@ def test_when_every_run_diverged_there_is_no_best_rate_and_no_effect():
     planned = plan(minimal(), TEXT)
     runs = [run("baseline", s, r, 3.0 + s) for s in (1, 2) for r in (1e-3, 1e-2)]
     runs += [run("layer-norm", s, r, None) for s in (1, 2) for r in (1e-3, 1e-2)]
-    arms = {arm.name: arm for arm in summarised(planned.arms, runs, 6.0)}
+    arms = {arm.name: arm for arm in summary(planned, runs)}
     assert arms["layer-norm"].best_rate is None
     assert arms["layer-norm"].effect is None
     assert arms["layer-norm"].n_diverged == 4
@@ -55,7 +61,7 @@ def test_each_arm_is_read_at_its_own_best_rate():
     runs += [
         run("layer-norm", s, r, loss + s) for s in (1, 2) for r, loss in ((1e-3, 1), (1e-2, 4))
     ]
-    arms = {arm.name: arm for arm in summarised(planned.arms, runs, 6.0)}
+    arms = {arm.name: arm for arm in summary(planned, runs)}
     assert (arms["baseline"].best_rate, arms["layer-norm"].best_rate) == (1e-2, 1e-3)
     assert arms["layer-norm"].effect.mean == pytest.approx(-1.0)
     assert arms["baseline"].effect is None
@@ -72,4 +78,4 @@ def test_a_best_rate_at_the_end_of_the_grid_is_said():
 def test_a_run_that_ends_on_the_unigram_entropy_counts_as_stalled():
     planned = plan(minimal(), TEXT)
     runs = [run("baseline", 1, 1e-3, 6.04), run("baseline", 2, 1e-3, 5.0)]
-    assert summarised(planned.arms, runs, 6.0)[0].n_stalled == 1
+    assert summary(planned, runs)[0].n_stalled == 1

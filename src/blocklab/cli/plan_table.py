@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from blocklab.model.count import count
+from blocklab.study.course import courses
 from blocklab.study.folder import StudyFolder
-from blocklab.study.plan import PlannedArm
+from blocklab.study.plan import Plan, PlannedArm
 from blocklab.study.runner import Prepared
 from blocklab.training.trainer import Trainer
 
@@ -18,11 +19,14 @@ TIMED_STEPS = 3
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
-    seconds = {arm.name: seconds_a_step(arm, ready) for arm in ready.plan.arms}
+    arms = ready.plan.cells[0].arms
+    seconds = {arm.name: seconds_a_step(arm, ready) for arm in arms}
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_sizes(ready.plan.arms, seconds, ready.plan.study.question))
-    for arm in ready.plan.arms[1:]:
+    console.print(_sizes(arms, seconds, ready.plan.study.question))
+    for arm in arms[1:]:
         console.print(f"  {arm.name}: {_told(arm)}", markup=False)
+    for path, levels in ready.plan.study.nuisances.items():
+        console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
     for line in _lengths(ready, place, seconds, workers):
         console.print(line, markup=False)
 
@@ -57,23 +61,39 @@ def _lengths(
     ready: Prepared, place: StudyFolder, seconds: Mapping[str, float], workers: int
 ) -> Iterator[str]:
     plan, study, text = ready.plan, ready.plan.study, ready.text
-    missing = [run for run in plan.runs if not (place.run_folder(run) / "run.json").exists()]
-    rates = ", ".join(f"{rate:g}" for rate in study.training.learning_rates)
-    yield (
-        f"{len(plan.runs)} runs: {len(plan.arms)} arms, {study.seeds} seeds, learning rates "
-        f"{rates}; {len(plan.runs) - len(missing)} already finished in {place.path}"
-    )
-    steps = plan.steps_of(plan.runs[0])
+    known = place.known()
+    ways = courses(plan, known)
+    expected = sum(way.n_expected for way in ways)
+    found = sum(run.spec.id in known for way in ways for run in way.runs)
+    yield f"{expected} runs{_made_of(plan)}; {found} already finished in {place.path}"
+    steps = ways[0].runs[0].steps
     tokens = steps * study.training.batch_size * plan.arms[0].config.context_length
     swept = min(study.training.validation_tokens or text.validation_tokens, text.validation_tokens)
     yield (
         f"{steps:,} steps a run: {tokens:,} tokens, {tokens / text.train_tokens:.2f} epochs of "
         f"{study.data.corpus}; each final loss over {swept:,} validation tokens"
     )
-    work = sum(plan.steps_of(run) * seconds[run.arm] for run in missing)
     # A forward pass is a third of a step's work.
-    work += sum(swept / tokens * plan.steps_of(run) * seconds[run.arm] / 3 for run in missing)
+    run_seconds = {name: steps * s * (1 + swept / tokens / 3) for name, s in seconds.items()}
+    work = 0.0
+    for way in ways:
+        done = sum(run.spec.id in known for run in way.runs)
+        work += (way.n_expected - done) * run_seconds[way.arm.name]
     yield f"about {work / workers / 60:.1f} minutes on {workers} workers"
+
+
+def _made_of(plan: Plan) -> str:
+    """`: 5 arms, 5 seeds, learning rates …`."""
+    study = plan.study
+    rates = ", ".join(f"{rate:.3g}" for rate in study.training.learning_rates)
+    n_arms = len(plan.cells[0].arms)
+    cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+    if study.search:
+        return (
+            f" or so: the rate of {n_arms} arms{cells} searched from {rates} on with one seed, "
+            f"then {study.seeds} seeds at three rates each"
+        )
+    return f": {n_arms} arms{cells}, {study.seeds} seeds, learning rates {rates}"
 
 
 def seconds_a_step(arm: PlannedArm, ready: Prepared) -> float:

@@ -20,7 +20,7 @@ class LiveProgress:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.console = Console(stderr=True, highlight=False)
-        self.missing = self.total = self.done = 0
+        self.found = self.expected = 0
         self.began = time.monotonic()
         self.printed = 0
         self.bar = Progress(
@@ -50,35 +50,37 @@ class LiveProgress:
         """A line of its own, above the bar."""
         self.console.print(line, markup=False)
 
-    def planned(self, plan: Plan, missing: int) -> None:
-        self.missing, self.total = missing, len(plan.runs)
+    def planned(self, plan: Plan, found: int, expected: int) -> None:
+        self.found, self.expected = found, expected
         self.began = time.monotonic()
-        found = f", {self.total - missing} already finished" if missing < self.total else ""
-        arms = ", ".join(arm.name for arm in plan.arms)
-        self.say(f"{self.total} runs{found}: {arms}. Results in {self.folder}")
+        arms = ", ".join(dict.fromkeys(arm.name for arm in plan.arms))
+        cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+        already = f", {found} already finished" if found else ""
+        about = "about " if plan.study.search and found < expected else ""
+        self.say(f"{about}{expected} runs{already}: {arms}{cells}. Results in {self.folder}")
 
-    def progressed(self, steps_done: int, steps_total: int, runs_done: int) -> None:
-        self.done = runs_done
-        share = steps_done / steps_total
+    def progressed(self, steps_done: int, steps_expected: int, found: int, expected: int) -> None:
+        self.found, self.expected = found, expected
+        # What is still to be done in all: runs found finished took no time of this call.
+        share = steps_done / steps_expected
         left = _left(time.monotonic() - self.began, share)
-        finished = self.total - self.missing + runs_done
         self.bar.update(
             self.task,
-            description=f"run {finished} of {self.total}",
+            description=f"run {found} of {expected}",
             completed=steps_done,
-            total=steps_total,
+            total=steps_expected,
             left=left,
         )
         if not self.console.is_terminal and share * self.LINES >= self.printed + 1:
             self.printed = int(share * self.LINES)
-            self.say(f"{finished} of {self.total} runs finished, {share:.0%} of the steps; {left}")
+            self.say(f"{found} of {expected} runs finished; {left}")
 
     def say_how_to_go_on(self) -> None:
         """After Ctrl-C."""
-        finished = self.total - self.missing + self.done
         self.say(
-            f"stopped: {finished} of {self.total} runs are finished and kept in {self.folder}, the "
-            "others are saved where they were; run the same command again to go on"
+            f"stopped: {self.found} of {self.expected} runs are finished and kept in "
+            f"{self.folder}, the others are saved where they were; run the same command again to "
+            "go on"
         )
 
 

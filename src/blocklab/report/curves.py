@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from blocklab.study.results import Arm, Point, RunResult
+from blocklab.study.results import SEARCH_SEED, Arm, Point, RunResult
 
 MOST_POINTS = 200
 WINDOW_SHARE = 0.05
@@ -32,7 +32,10 @@ def best_runs(arm: Arm, runs: Iterable[RunResult]) -> list[RunResult]:
     return [
         run
         for run in runs
-        if run.arm == arm.name and run.learning_rate == arm.best_rate and run.diverged_at is None
+        if run.arm == arm.name
+        and run.learning_rate == arm.best_rate
+        and run.diverged_at is None
+        and run.seed != SEARCH_SEED
     ]
 
 

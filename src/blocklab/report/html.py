@@ -1,6 +1,6 @@
 """The report: one page that stands alone, with its tables and charts as files beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from blocklab.report import formats, limits, results_csv, table, words
@@ -59,6 +59,7 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         lstrip_blocks=True,
     )
     facts = result.facts
+    shown = table.columns(result)
     return environment.get_template("report.html.j2").render(
         facts=facts,
         question=formats.clean(facts.question),
@@ -66,12 +67,15 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         warnings=limits.warnings(result),
         headline=words.headline(result),
         answers=[_answer(arm, result) for arm in result.arms],
-        columns=[column for column in table.COLUMNS if column.heading != "Changes"],
+        columns=[column for column in shown if column.heading != "Changes"],
         rows=[
-            _table_row(arm, row) for arm, row in zip(result.arms, table.rows(result), strict=True)
+            _table_row(arm, row, shown)
+            for arm, row in zip(result.arms, table.rows(result), strict=True)
         ],
         notes=table.NOTES,
         figures=figures,
+        variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
+        settings=[_setting(name, result) for name in result.cells],
         limits=limits.limits(result),
         circumstances=_circumstances(result),
     )
@@ -102,9 +106,25 @@ def _answer(arm: Arm, result: StudyResult) -> dict[str, str]:
     return {"role": arm.role, "name": name, "rest": text.removeprefix(name)}
 
 
-def _table_row(arm: Arm, row: table.Row) -> dict[str, object]:
-    name, changes, *cells = table.cells(row)
+def _table_row(arm: Arm, row: table.Row, shown: Sequence[table.Column]) -> dict[str, object]:
+    name, changes, *cells = table.cells(row, shown)
     return {"role": arm.role, "name": name, "changes": changes, "cells": cells}
+
+
+def _setting(name: str, result: StudyResult) -> dict[str, object]:
+    """What each variant did at one setting of the nuisances."""
+    found = []
+    for arm in result.cells[name]:
+        if arm.role != "variant":
+            continue
+        effect = arm.effect
+        text = "–" if effect is None else formats.fixed(effect.mean, 3, signed=True)
+        if effect is not None and effect.low is not None and effect.high is not None:
+            low, high = (formats.fixed(end, 3, signed=True) for end in (effect.low, effect.high))
+            text += f" ({low} to {high})"
+        word = arm.verdict.word if arm.verdict is not None else ""
+        found.append({"effect": formats.real_minus(text), "verdict": word})
+    return {"name": formats.clean(name), "found": found}
 
 
 def _circumstances(result: StudyResult) -> Mapping[str, str]:

@@ -1,5 +1,6 @@
 """What a study cannot claim, in words: the circumstances that belong to every number it gives."""
 
+import math
 from collections.abc import Sequence
 
 from blocklab.report.curves import best_runs
@@ -41,7 +42,8 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
         ("Learning rates", _rates(result)),
         ("Intervals", _intervals(result)),
     ]
-    if gap := _gap(result):
+    first = next(iter(result.cells), None)
+    if gap := _gap(result if first is None else result.in_cell(first)):
         found.append(("Training and validation", gap))
     return found
 
@@ -85,6 +87,16 @@ def _corpus(result: StudyResult) -> str:
 
 def _rates(result: StudyResult) -> str:
     rates = [rate(value) for value in result.facts.learning_rates]
+    if result.facts.searched:
+        slacks = [arm.slack for arm in result.arms if arm.slack is not None]
+        finite = [slack for slack in slacks if math.isfinite(slack)]
+        widest = f" The widest is {nats(max(finite))} nats." if finite else ""
+        return (
+            f"Every arm's rate was searched from {listed(rates)} on with a seed that does not "
+            "report, then every seed was trained at three rates around the best, and each is read "
+            "at the lowest point of the parabola through the means. What a parabola cannot know is "
+            f"counted as slack and widens the intervals.{widest} Nothing else was tuned."
+        )
     if len(rates) == 1:
         return (
             f"All arms were trained at the single rate {rates[0]}. An arm whose best rate lies "
@@ -104,7 +116,8 @@ def _rates(result: StudyResult) -> str:
 def _intervals(result: StudyResult) -> str:
     n = sum(arm.role == "variant" for arm in result.arms)
     text = (
-        "Each 95 % interval holds one at a time, not for all of them together"
+        ("Verdicts hold for all variants together (Holm). " if result.facts.searched else "")
+        + "Each 95 % interval holds one at a time, not for all of them together"
         + (f": that at least one of {n} misses may happen in up to {min(5 * n, 100)} % of studies"
            if n > 1 else "")
         + ". It comes from a paired t over the seeds, and covers their chance alone: not another "

@@ -73,7 +73,10 @@ def _canvas(result: StudyResult, layout: Layout, band: float) -> Canvas:
         x = Frame(rates[0] / 3, rates[0] * 3, layout.plot, log=True)
     height = max(layout.height, LINE * len(result.arms))
     y = Frame.around(losses, height).upright(band)
-    return Canvas(layout, x, y, "learning rate", x_ticks=tuple(rates))
+    # Searched rates lie close together: the grid's own are enough to read the axis by.
+    grid = [rate for rate in result.facts.learning_rates if rates[0] <= rate <= rates[-1]]
+    ticks = grid if result.facts.searched and grid else rates
+    return Canvas(layout, x, y, "learning rate", x_ticks=tuple(ticks))
 
 
 def _line(arm: Arm) -> list[tuple[float, float]]:

@@ -9,7 +9,7 @@ from blocklab.study.results import RunResult, StudyResult
 COLUMNS = (
     "variant", "seed", "learning_rate", "validation_loss", "train_loss", "diverged", "diverged_at",
     "diverged_in", "start_loss", "steps", "tokens", "epochs", "seconds", "tokens_per_second",
-    "peak_memory", "run",
+    "peak_memory", "run", "cell",
 )  # fmt: skip
 
 
@@ -41,6 +41,7 @@ def _row(run: RunResult) -> list[str]:
         _exact(run.tokens_per_second),
         str(run.peak_memory),
         run.id,
+        run.cell,
     ]
 
 

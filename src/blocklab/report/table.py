@@ -23,11 +23,15 @@ class Row:
     effect: str
     interval_low: str
     interval_high: str
+    verdict: str
     best_rate: str
     edge: str
     diverged: str
     runs: str
     stalled: str
+    stable_margin: str
+    rate_sensitivity: str
+    spikes_per_thousand: str
     parameters: str
     flops_per_token: str
     tokens_per_second: str
@@ -42,6 +46,8 @@ class Column:
     unit: str
     cell: Callable[[Row], str]
     is_number: bool = True
+    may_be_left_out: bool = False
+    """Where no row has anything to show in it."""
 
 
 def rows(result: StudyResult) -> list[Row]:
@@ -60,16 +66,27 @@ def _row(arm: Arm) -> Row:
         effect=_number(effect.mean if effect else None, signed=True),
         interval_low=_number(effect.low if effect else None, signed=True),
         interval_high=_number(effect.high if effect else None, signed=True),
-        best_rate="" if arm.best_rate is None else formats.rate(arm.best_rate),
-        edge=(arm.edge or "") if len(arm.rates) > 1 else "",
+        verdict=arm.verdict.word if arm.verdict is not None else "",
+        best_rate=_rate(arm),
+        edge=(arm.edge or "") if len(arm.rates) > 1 and arm.tuned_rate is None else "",
         diverged=str(arm.n_diverged),
         runs=str(arm.n_runs),
         stalled=str(arm.n_stalled),
+        stable_margin=arm.margin.words if arm.margin is not None else "",
+        rate_sensitivity=_number(arm.sensitivity),
+        spikes_per_thousand=""
+        if arm.spikes_per_thousand is None
+        else fixed(arm.spikes_per_thousand, 1),
         parameters=str(arm.n_parameters),
         flops_per_token=str(arm.flops_per_token),
         tokens_per_second=f"{arm.tokens_per_second:.0f}",
         peak_memory=str(arm.peak_memory),
     )
+
+
+def _rate(arm: Arm) -> str:
+    best = arm.tuned_rate or arm.best_rate
+    return "" if best is None else formats.rate(best)
 
 
 def _number(value: float | None, signed: bool = False) -> str:
@@ -86,9 +103,13 @@ COLUMNS: Sequence[Column] = (
     Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
     Column("Effect", "nats", lambda row: row.effect),
     Column("95 % interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
+    Column("Verdict", "", lambda row: row.verdict, is_number=False, may_be_left_out=True),
     Column("Best rate", "", lambda row: row.best_rate + (f" ({row.edge})" if row.edge else "")),
     Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
     Column("Stalled", "runs", lambda row: row.stalled),
+    Column("Stable margin", "× best rate", lambda row: row.stable_margin, may_be_left_out=True),
+    Column("Rate sensitivity", "nats", lambda row: row.rate_sensitivity, may_be_left_out=True),
+    Column("Spikes", "per 1,000 steps", lambda row: row.spikes_per_thousand, may_be_left_out=True),
     Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
     Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
     Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),
@@ -97,17 +118,30 @@ COLUMNS: Sequence[Column] = (
 NOTES = (
     "Loss: validation loss, mean over the seeds at the arm’s best rate, with the sample "
     "standard deviation. Effect: the arm minus the baseline, seed by seed; negative is better. "
-    "Intervals hold one at a time. Best rate: marked where it stands at the lowest or highest "
-    "of the grid. Diverged: over the whole grid. Stalled: at the best rate, within 0.05 nats of "
-    "the unigram entropy."
+    "Intervals hold one at a time, verdicts for all variants together (Holm). Best rate: where "
+    "rates were searched, the lowest point of the curve; else marked where it stands at the "
+    "lowest or highest of the grid. Diverged: over all rates. Stalled: at the best rate, within "
+    "0.05 nats of the unigram entropy. Stable margin: the smallest rate from which every higher "
+    "one diverges, over the best. Rate sensitivity: what a rate of the grid loses against the "
+    "best, on average. Spikes: of the training loss at the best rate, where runs are long enough."
 )
 
 
-def cells(row: Row) -> list[str]:
+def columns(result: StudyResult) -> list[Column]:
+    """The columns that have something to show."""
+    shown = rows(result)
+    return [
+        column
+        for column in COLUMNS
+        if not column.may_be_left_out or any(column.cell(row) for row in shown)
+    ]
+
+
+def cells(row: Row, shown: Sequence[Column]) -> list[str]:
     """A row's texts, one a column, with real minus signs where numbers stand."""
     return [
         formats.real_minus(column.cell(row)) if column.is_number else column.cell(row)
-        for column in COLUMNS
+        for column in shown
     ]
 
 
@@ -121,19 +155,19 @@ def as_csv(result: StudyResult) -> str:
 
 
 def as_markdown(result: StudyResult) -> str:
-    head = [_heading(column, " ") for column in COLUMNS]
-    rule = ["---:" if column.is_number else ":---" for column in COLUMNS]
-    body = [[_markdown(cell) for cell in cells(row)] for row in rows(result)]
+    shown = columns(result)
+    head = [_heading(column, " ") for column in shown]
+    rule = ["---:" if column.is_number else ":---" for column in shown]
+    body = [[_markdown(cell) for cell in cells(row, shown)] for row in rows(result)]
     lines = ["| " + " | ".join(line) + " |" for line in (head, rule, *body)]
     return "\n".join(lines) + f"\n\n{NOTES}\n"
 
 
 def as_latex(result: StudyResult) -> str:
     """A table for `booktabs`; what the changes are is left to the caption, for want of width."""
-    places = [i for i, column in enumerate(COLUMNS) if column.heading != "Changes"]
-    columns = [COLUMNS[i] for i in places]
-    head = [rf"\shortstack{{{_latex(c.heading)}\\{_latex(c.unit) or '~'}}}" for c in columns]
-    body = [[_latex(cells(row)[i]) for i in places] for row in rows(result)]
+    shown = [column for column in columns(result) if column.heading != "Changes"]
+    head = [rf"\shortstack{{{_latex(c.heading)}\\{_latex(c.unit) or '~'}}}" for c in shown]
+    body = [[_latex(cell) for cell in cells(row, shown)] for row in rows(result)]
     made_of = " ".join(
         f"{_latex(row.arm)}: {_latex(COLUMNS[1].cell(row))}." for row in rows(result) if row.changes
     )
@@ -144,7 +178,7 @@ def as_latex(result: StudyResult) -> str:
             r"\begin{table}",
             r"\centering\small\setlength{\tabcolsep}{4pt}",
             rf"\caption{{{caption}}}",
-            rf"\begin{{tabular}}{{{''.join('r' if c.is_number else 'l' for c in columns)}}}",
+            rf"\begin{{tabular}}{{{''.join('r' if c.is_number else 'l' for c in shown)}}}",
             r"\toprule",
             _tex_line(head),
             r"\midrule",

@@ -8,7 +8,7 @@ from blocklab.study.results import StudyResult
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SHOWN = ("Loss", "Effect", "95 % interval", "Best rate", "Diverged")
+_SHOWN = ("Loss", "Effect", "95 % interval", "Verdict", "Best rate", "Diverged")
 
 
 def summary_table(result: StudyResult) -> "Table":
@@ -18,7 +18,7 @@ def summary_table(result: StudyResult) -> "Table":
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column("Arm", overflow="fold", min_width=8)
-    columns = [column for column in table.COLUMNS if column.heading in _SHOWN]
+    columns = [column for column in table.columns(result) if column.heading in _SHOWN]
     for column in columns:
         heading = f"{column.heading}\n{column.unit}" if column.unit else column.heading
         shown.add_column(heading, justify="right", no_wrap=True)

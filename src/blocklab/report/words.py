@@ -1,11 +1,13 @@
 """The answer of a study in words: pure functions from results to sentences.
 
-Effects with their intervals, and no verdict: whether a difference is one is for the reader, who is
-told what chance alone does here. Better and worse are signs of a number, nothing more.
+Where rates were searched, a variant's sentence is its verdict. Where a fixed grid was trained there
+are effects with their intervals and no verdict: better and worse are then signs of a number.
 """
 
+from collections.abc import Sequence
+
 from blocklab.report import formats
-from blocklab.report.formats import clean, listed, nats, rate
+from blocklab.report.formats import clean, listed, nats, rate, real_minus
 from blocklab.study.results import Arm, Effect, StudyResult
 
 ENOUGH_SEEDS = 5
@@ -23,6 +25,8 @@ def headline(result: StudyResult) -> str:
         )
     if not variants:
         return f"{clean(base.name)} was trained alone: there is nothing to compare it with."
+    if all(arm.verdict is not None for arm in variants):
+        return _verdicts(variants, base)
     groups: dict[str, list[str]] = {}
     for arm in variants:
         groups.setdefault(_where(arm.effect), []).append(clean(arm.name))
@@ -33,6 +37,23 @@ def headline(result: StudyResult) -> str:
     )
     few = _seeds_compared(result) < ENOUGH_SEEDS
     return text + ("; exploratory, with fewer than five seeds." if few else ".")
+
+
+def _verdicts(variants: Sequence[Arm], base: Arm) -> str:
+    """The words of all verdicts, each with the variants that got it."""
+    groups: dict[str, list[str]] = {}
+    for arm in variants:
+        assert arm.verdict is not None
+        said: str = arm.verdict.word
+        if said == "equivalent":
+            said = f"equivalent within {arm.verdict.delta:g} nats"
+        elif said in ("better", "worse") and arm.verdict.below_delta:
+            said = f"{said}, but by less than {arm.verdict.delta:g} nats"
+        groups.setdefault(said, []).append(clean(arm.name))
+    found = [f"{said}: {listed(names)}" for said, names in groups.items()]
+    return (
+        f"Against {clean(base.name)}, each arm at its own best learning rate, {'; '.join(found)}."
+    )
 
 
 _ORDER = (
@@ -79,11 +100,13 @@ def _level(arm: Arm) -> str:
     if arm.mean is None or arm.best_rate is None:
         return f"{name} (the baseline): no loss can be given."
     n = next(len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate)
+    if arm.tuned_rate is not None:
+        n = sum(loss is not None for loss in arm.read.values()) or n
     around = f" ± {nats(arm.spread)}" if arm.spread is not None else ""
     over = f"mean and standard deviation over {n} seeds" if n > 1 else "one seed"
     return (
         f"{name} (the baseline): {nats(arm.mean)}{around} nats at learning rate "
-        f"{rate(arm.best_rate)}, {over}."
+        f"{rate(arm.tuned_rate or arm.best_rate)}, {over}."
     )
 
 
@@ -92,6 +115,9 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
     subject = clean(arm.name)
     if what := formats.changes(arm):
         subject += f" ({what})"
+    if arm.verdict is not None:
+        depends = f" {arm.dependence.sentence}." if arm.dependence is not None else ""
+        return f"{subject}: {real_minus(arm.verdict.sentence)}.{real_minus(depends)}"
     effect = arm.effect
     if effect is None:
         return f"{subject}: no difference can be given, because {_why_none(arm, result.baseline)}."
@@ -134,7 +160,7 @@ def _chance(arm: Arm) -> list[str]:
 
 
 def _left_out(arm: Arm, result: StudyResult) -> list[str]:
-    if arm.effect is None:
+    if arm.effect is None or result.cells:
         return []
     missing = len(result.facts.seeds) - len(arm.effect.differences)
     if missing <= 0:
@@ -144,7 +170,9 @@ def _left_out(arm: Arm, result: StudyResult) -> list[str]:
 
 
 def _edge(arm: Arm) -> list[str]:
-    if arm.edge is None or arm.best_rate is None or len(arm.rates) < 2:
+    if arm.tuned_rate is not None or arm.edge is None or arm.best_rate is None:
+        return []
+    if len(arm.rates) < 2:
         return []
     return [
         f"Its best rate, {rate(arm.best_rate)}, is the {arm.edge} of the grid: a better one may "

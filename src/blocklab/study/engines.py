@@ -11,13 +11,15 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from blocklab.errors import RunFailed
 
@@ -52,43 +54,52 @@ def default_workers() -> int:
 
 
 class ProcessPool:
-    """Trains jobs on `workers` processes; iterating gives progress and finished folders."""
+    """Trains jobs on `workers` processes, as a context: leaving it stops whatever still runs.
+
+    Running jobs save a checkpoint before they stop.
+    """
 
     def __init__(self, workers: int) -> None:
-        self.workers = workers
-
-    def train(self, jobs: Sequence[Job]) -> Iterator[Progress | Path]:
-        """Progress as it comes, and each folder when its run is finished.
-
-        Raises RunFailed when a run fails or a worker is killed. When the iterator is closed or
-        interrupted, running jobs save a checkpoint before they stop.
-        """
         context = multiprocessing.get_context("spawn")
-        stop = context.Event()
-        progress: SimpleQueue[Progress] = context.SimpleQueue()
-        pool = ProcessPoolExecutor(
-            min(self.workers, len(jobs)), context, _start_worker, (stop, progress)
+        self._stop = context.Event()
+        self._progress: SimpleQueue[Progress] = context.SimpleQueue()
+        self._pool = ProcessPoolExecutor(
+            workers, context, _start_worker, (self._stop, self._progress)
         )
-        with _without_main_module():
-            futures = {pool.submit(_train_job, job): job.folder for job in jobs}
-        try:
-            yield from self._events(futures, progress)
-        finally:
-            stop.set()
-            with _patient():
-                pool.shutdown(wait=True, cancel_futures=True)
+        self._futures: dict[Future[None], Path] = {}
 
-    def _events(
-        self, futures: dict["Future[None]", Path], progress: "SimpleQueue[Progress]"
-    ) -> Iterator[Progress | Path]:
-        waiting = set(futures)
-        while waiting:
-            done, waiting = wait(waiting, REPORT_EVERY_SECONDS, FIRST_COMPLETED)
-            while not progress.empty():
-                yield progress.get()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop.set()
+        with _patient():
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def submit(self, job: Job) -> None:
+        """Train it when a process is free."""
+        with _without_main_module():
+            self._futures[self._pool.submit(_train_job, job)] = job.folder
+
+    def events(self) -> Iterator[Progress | Path]:
+        """Progress as it comes, and each folder when its run is finished, until none is left.
+
+        Further jobs may be submitted meanwhile. Raises RunFailed when a run fails or a worker is
+        killed.
+        """
+        while self._futures:
+            done, _ = wait(self._futures, REPORT_EVERY_SECONDS, FIRST_COMPLETED)
+            while not self._progress.empty():
+                yield self._progress.get()
             for future in done:
-                _raise_failure(future, futures[future])
-                yield futures[future]
+                folder = self._futures.pop(future)
+                _raise_failure(future, folder)
+                yield folder
 
 
 def _raise_failure(future: "Future[None]", folder: Path) -> None:

@@ -10,16 +10,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import safetensors.numpy
+
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import write_atomically
 from blocklab.record import Value
 from blocklab.study.plan import PlannedRun
 from blocklab.study.results import Point, RunResult, Text
+from blocklab.study.statistics import Array
 from blocklab.study.study import Study
 from blocklab.training.checkpoint import read_metrics
-from blocklab.training.run import finished
+from blocklab.training.run import WINDOWS, finished
+from blocklab.training.stability import find_spikes, summarised_norms
 
-FIXED = ("baseline", "training", "data", "match", "budget", "numerics")
+FIXED = (
+    "baseline",
+    "training",
+    "data",
+    "match",
+    "nuisances",
+    "search",
+    "delta",
+    "budget",
+    "numerics",
+)
 """What every study in one folder has in common; variants and seeds may be added."""
 
 FACTS = "facts.json"
@@ -101,6 +115,25 @@ class StudyFolder:
             write_atomically(self.path / "plugins" / file.name, file.read_bytes())
         write_atomically(self.study_file, study.resolved().to_yaml().encode())
 
+    def loss_of(self, folder: Path) -> float | None:
+        """Final loss of a run that is finished; None when it diverged."""
+        outcome = finished(folder)
+        if outcome is None:
+            raise BlocklabError(f"{folder}: holds no finished run")
+        return outcome.validation_loss
+
+    def known(self) -> dict[str, float | None]:
+        """Final loss of every finished run, by id."""
+        return {
+            file.parent.name: self.loss_of(file.parent)
+            for file in (self.path / "runs").glob("*/run.json")
+        }
+
+    def windows_of(self, run: PlannedRun) -> tuple[Array, Array]:
+        """Final loss of every validation window of a finished run, and the windows' weights."""
+        stored = safetensors.numpy.load_file(self.run_folder(run) / WINDOWS)
+        return stored["losses"], stored["n_targets"]
+
     def result_of(self, run: PlannedRun) -> RunResult | None:
         """A finished run's result, or None."""
         folder = self.run_folder(run)
@@ -129,12 +162,14 @@ class StudyFolder:
                 for row in rows
                 if row.get("validation_loss") is not None
             ),
+            cell=run.cell,
+            spikes=find_spikes([row["train_loss"] for row in rows]),
+            norms=summarised_norms([row["gradient_norm"] for row in rows], run.spec.training.clip),
             **vars(outcome),
         )
 
     def take_finished(self, runs: Sequence[PlannedRun], other: "StudyFolder") -> None:
-        """Copy the runs that another study has finished. Raises BlocklabError if it is none."""
-        other.read()
+        """Copy those of the runs that another study has finished."""
         for run in runs:
             there, here = other.run_folder(run), self.run_folder(run)
             if finished(there) is None or finished(here) is not None:

@@ -1,8 +1,8 @@
-"""From a question to runs: the arms with their sizes matched, and one record for every run."""
+"""From a question to what can be trained: the arms with their sizes matched, cell by cell."""
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
@@ -16,7 +16,7 @@ from blocklab.training.trainer import resolved_vocabulary
 
 @dataclass(frozen=True)
 class PlannedArm:
-    """One arm before it is trained."""
+    """One arm in one cell of the nuisances, before it is trained: what has a curve over rates."""
 
     name: str
     role: ArmRole
@@ -27,6 +27,13 @@ class PlannedArm:
     matched: Changes = field(default_factory=dict)
     """Solved so that sizes match."""
     draw: str = ""
+    levels: Mapping[str, str] = field(default_factory=dict)
+    """Level of every nuisance in this cell, in words."""
+
+    @property
+    def cell(self) -> str:
+        """Name of the cell; empty without nuisances."""
+        return ", ".join(f"{path} {level}" for path, level in self.levels.items())
 
 
 @dataclass(frozen=True)
@@ -34,67 +41,102 @@ class PlannedRun:
     """One run of an arm."""
 
     arm: str
+    cell: str
     seed: int
     learning_rate: float
     spec: RunSpec
 
+    @property
+    def steps(self) -> int:
+        """Optimiser steps it takes."""
+        return self.spec.training.n_steps(self.spec.model.context_length) or 0
+
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a study will train."""
+    """Everything that can be trained; which of it is needed, `course` says."""
 
     study: Study
+    text: Text
     arms: tuple[PlannedArm, ...]
-    """The baseline first, the placebo last."""
-    runs: tuple[PlannedRun, ...]
-    """Seed by seed, so that an interrupted study has whole pairs."""
+    """Cell by cell; in each the baseline first, the placebo last."""
+    plugins: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def n_steps(self) -> int:
-        """Optimiser steps of all runs together."""
-        return sum(self.steps_of(run) for run in self.runs)
+    def seeds(self) -> tuple[int, ...]:
+        """The reporting seeds."""
+        return tuple(range(1, self.study.seeds + 1))
 
-    def steps_of(self, run: PlannedRun) -> int:
-        return run.spec.training.n_steps(run.spec.model.context_length) or 0
+    @property
+    def cells(self) -> tuple["Plan", ...]:
+        """The same plan for each cell alone."""
+        names = dict.fromkeys(arm.cell for arm in self.arms)
+        return tuple(
+            replace(self, arms=tuple(arm for arm in self.arms if arm.cell == name))
+            for name in names
+        )
+
+    def run(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
+        """One run of one of the arms."""
+        spec = RunSpec(
+            model=arm.config,
+            training=arm.training.at(rate),
+            data=self.study.data,
+            data_fingerprint=self.text.fingerprint,
+            seed=seed,
+            draw=arm.draw,
+            numerics=self.study.numerics,
+            plugins=dict(self.plugins),
+        )
+        return PlannedRun(arm.name, arm.cell, seed, rate, spec)
 
 
 def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> Plan:
-    """The arms and runs of a study; nothing is built.
+    """The arms of a study in every cell of its nuisances; nothing is built.
 
-    Raises BlocklabError naming the variant that is wrong.
+    Raises BlocklabError naming the variant, or the nuisance, that is wrong.
     """
+    arms: list[PlannedArm] = []
+    for levels in _cells(study):
+        arms += _arms_of_cell(study, text, levels)
+    return Plan(study, text, tuple(arms), dict(plugins or {}))
+
+
+def _cells(study: Study) -> Iterator[Changes]:
+    """Every combination of the nuisances' values; a single empty one without nuisances."""
+    for values in itertools.product(*study.nuisances.values()):
+        yield dict(zip(study.nuisances, values, strict=True))
+
+
+def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[PlannedArm]:
+    said = {path: _level(value) for path, value in levels.items()}
+    try:
+        config, recipe = _changed(study.baseline.config(), study.training, levels)
+    except BlocklabError as error:
+        raise BlocklabError(f"nuisances: {error}") from None
     baseline = PlannedArm(
         study.baseline.name,
         "baseline",
-        resolved_vocabulary(study.baseline.config(), text.vocab_size),
-        study.training,
+        resolved_vocabulary(config, text.vocab_size),
+        recipe,
+        levels=said,
     )
     if baseline.training.n_steps(baseline.config.context_length) is None:
         raise BlocklabError("training.tokens: how long? give it, or training.steps")
-    arms = [baseline]
+    yield baseline
     for name, changes in study.variants.items():
-        arms.append(_variant(name, changes, baseline, study))
+        yield _variant(name, changes, baseline, study)
     if study.placebo:
-        arms.append(
-            PlannedArm(PLACEBO, "placebo", baseline.config, baseline.training, draw=PLACEBO)
-        )
-    return Plan(study, tuple(arms), tuple(_runs(study, arms, text, dict(plugins or {}))))
+        yield replace(baseline, name=PLACEBO, role="placebo", draw=PLACEBO)
 
 
 def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) -> PlannedArm:
-    model = {path: value for path, value in changes.items() if path.split(".")[0] != "training"}
-    training = {
-        path.removeprefix("training."): value
-        for path, value in changes.items()
-        if path not in model
-    }
-    if any(path.split(".")[0] == "data" for path in model):
+    if any(path.split(".")[0] == "data" for path in changes):
         raise BlocklabError(
             f"variants.{name}: a variant cannot change data, the loss would be of another text"
         )
     try:
-        config = baseline.config.with_changes(model)
-        recipe = with_changes(baseline.training, training, at="training")
+        config, recipe = _changed(baseline.config, baseline.training, changes)
     except BlocklabError as error:
         raise BlocklabError(f"variants.{name}: {error}") from None
     measure = MEASURES.get(study.match)
@@ -104,22 +146,28 @@ def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) ->
     solved: Changes = {}
     if fitted != config:
         solved[WIDTH] = fitted.block.feed_forward.d_ff  # type: ignore[attr-defined]
-    return PlannedArm(name, "variant", fitted, recipe, dict(changes), solved)
+    return PlannedArm(
+        name, "variant", fitted, recipe, dict(changes), solved, levels=baseline.levels
+    )
 
 
-def _runs(
-    study: Study, arms: list[PlannedArm], text: Text, plugins: dict[str, str]
-) -> Iterator[PlannedRun]:
-    for seed, arm in itertools.product(range(1, study.seeds + 1), arms):
-        for rate in arm.training.learning_rates:
-            spec = RunSpec(
-                model=arm.config,
-                training=arm.training.at(rate),
-                data=study.data,
-                data_fingerprint=text.fingerprint,
-                seed=seed,
-                draw=arm.draw,
-                numerics=study.numerics,
-                plugins=plugins,
-            )
-            yield PlannedRun(arm.name, seed, rate, spec)
+def _changed(
+    config: ModelConfig, training: StudyTraining, changes: Changes
+) -> tuple[ModelConfig, StudyTraining]:
+    """Both records with the changes that address them."""
+    model = {path: value for path, value in changes.items() if path.split(".")[0] != "training"}
+    recipe = {
+        path.removeprefix("training."): value
+        for path, value in changes.items()
+        if path not in model
+    }
+    return config.with_changes(model), with_changes(training, recipe, at="training")
+
+
+def _level(value: object) -> str:
+    """A nuisance's value in words: `fan_in`, `normal (std 0.02)`, `0.1`."""
+    if not isinstance(value, Mapping):
+        return str(value)
+    rest = ", ".join(f"{key} {inner}" for key, inner in value.items() if key != "kind")
+    kind = str(value.get("kind", ""))
+    return f"{kind} ({rest})" if kind and rest else kind or rest

@@ -4,10 +4,19 @@ Nothing here trains, reads a file or draws; the report and the terminal show the
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from blocklab.study.nuisances import NuisanceFinding
+from blocklab.study.rates import Losses
+from blocklab.study.statistics import Effect as Effect
+from blocklab.study.verdict import Placebo, Verdict
+from blocklab.training.stability import GradientNorms, Spikes, StableMargin
+
 ArmRole = Literal["baseline", "variant", "placebo"]
+
+SEARCH_SEED = 0
+"""The seed that rates are searched with; it never reports. Reporting seeds are 1 to n."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,11 @@ class RunResult:
     curve: tuple[Point, ...]
     validation_curve: tuple[tuple[int, float], ...]
     """(step, loss) of the evaluations on the way, if any were asked for."""
+    cell: str = ""
+    """The setting of the nuisances, in words; empty without any."""
+    spikes: Spikes | None = None
+    """None where the run is too short to tell."""
+    norms: GradientNorms | None = None
 
 
 @dataclass(frozen=True)
@@ -65,18 +79,6 @@ class RatePoint:
     """Over the finite seeds; None when all diverged."""
     spread: float | None
     """Sample standard deviation; None under two finite seeds."""
-
-
-@dataclass(frozen=True)
-class Effect:
-    """Loss of an arm minus the baseline's, seed by seed; negative is better."""
-
-    differences: Mapping[int, float]
-    mean: float
-    spread: float | None
-    low: float | None
-    """95 % interval of the mean by the paired t; None under two pairs."""
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,25 @@ class Arm:
     """Runs at the best rate that ended within 0.05 nats of the unigram entropy."""
     effect: Effect | None
     """None for the baseline, or when no pair is complete."""
+    verdict: Verdict | None = None
+    """What may be claimed of a variant; None where rates were not searched."""
+    chance: Placebo | None = None
+    """Of the placebo, where rates were searched."""
+    dependence: NuisanceFinding | None = None
+    """On which nuisances the effect depends; None without nuisances."""
+    read: Losses = field(default_factory=dict)
+    """Loss by seed at the tuned rate, None where the run there diverged; empty for a fixed grid."""
+    tuned_rate: float | None = None
+    """The vertex of the curve over rates, usually between two that were trained."""
+    slack: float | None = None
+    """How far below its reading the arm's true best loss may lie, nats."""
+    undecided: str | None = None
+    """Why its best rate was not found."""
+    sensitivity: float | None = None
+    """Mean over the grid of what a rate loses against the best, nats."""
+    margin: StableMargin | None = None
+    spikes_per_thousand: float | None = None
+    """Mean over the runs at the best rate; None where they are too short."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +172,10 @@ class Facts:
     versions: Mapping[str, str]
     """blocklab, torch, python, device, dtype, threads …"""
     notes: tuple[str, ...]
+    delta: float = 0.01
+    """The smallest effect that matters, nats."""
+    searched: bool = False
+    """Whether every arm's rate was searched; otherwise the grid alone was trained."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +186,13 @@ class StudyResult:
     arms: tuple[Arm, ...]
     """The baseline first, then the variants as declared, the placebo last."""
     runs: tuple[RunResult, ...]
+    cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
+    """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
+
+    def in_cell(self, name: str) -> "StudyResult":
+        """The result of one cell alone."""
+        runs = tuple(run for run in self.runs if run.cell == name)
+        return StudyResult(self.facts, self.cells[name], runs)
 
     @property
     def baseline(self) -> Arm:

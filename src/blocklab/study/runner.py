@@ -10,14 +10,15 @@ from typing import Protocol
 import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
+from blocklab.study.course import courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.folder import StudyFolder
 from blocklab.study.liveness import require_differences
-from blocklab.study.plan import Plan, plan
+from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
 from blocklab.study.results import Facts, RunResult, StudyResult, Text
 from blocklab.study.study import Study
-from blocklab.study.summary import summarised
+from blocklab.study.summary import over_cells, summarised
 from blocklab.training.run import CHECKPOINT_SECONDS
 
 Say = Callable[[str], None]
@@ -26,12 +27,13 @@ Say = Callable[[str], None]
 class Watcher(Protocol):
     """Whoever wants to know how far a study is."""
 
-    def planned(self, plan: Plan, missing: int) -> None:
-        """Before anything is trained; all but `missing` runs were found finished."""
+    def planned(self, plan: Plan, found: int, expected: int) -> None:
+        """Before anything is trained: `found` of the `expected` runs are finished already."""
         ...
 
-    def progressed(self, steps_done: int, steps_total: int, runs_done: int) -> None:
-        """Steps and runs of this call, the found ones not among them."""
+    def progressed(self, steps_done: int, steps_expected: int, found: int, expected: int) -> None:
+        """Steps of this call, and runs finished in all. While rates are searched it is not known
+        how many runs there will be: expectations move."""
         ...
 
 
@@ -68,7 +70,8 @@ def prepare_study(
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
     ready = Prepared(plan(study, text, fingerprints), dataset, text, files)
-    require_differences(ready.plan)
+    for cell in ready.plan.cells:
+        require_differences(cell)
     return ready
 
 
@@ -98,9 +101,10 @@ def train_study(
     again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
     with place.locked():
         place.write(ready.plan.study, ready.text, again, ready.plugins)
+        training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
-            place.take_finished(ready.plan.runs, StudyFolder(reuse))
-        _train_missing(ready, place, workers or default_workers(), watcher, checkpoint_seconds)
+            training.take_finished(StudyFolder(reuse))
+        training.run(workers or default_workers())
         return collected(ready.plan, ready.text, place, again)
 
 
@@ -114,10 +118,21 @@ def stored_result(folder: str | Path) -> StudyResult:
 
 def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> StudyResult:
     """The result from whatever runs of the plan are finished."""
-    found = (place.result_of(run) for run in plan.runs)
+    known = place.known()
+    ways = courses(plan, known)
+    done = [run for way in ways for run in way.runs if run.spec.id in known]
+    found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
-    arms = summarised(plan.arms, runs, text.unigram_entropy)
-    return StudyResult(_facts(plan, text, command), arms, runs)
+    cells = {
+        cell.arms[0].cell: summarised(
+            cell, [way for way in ways if way.arm.cell == cell.arms[0].cell], runs, place.windows_of
+        )
+        for cell in plan.cells
+    }
+    facts = _facts(plan, text, command)
+    if len(cells) == 1:
+        return StudyResult(facts, next(iter(cells.values())), runs)
+    return StudyResult(facts, over_cells(plan, cells), runs, cells)
 
 
 def described(dataset: Dataset) -> Text:
@@ -133,41 +148,89 @@ def described(dataset: Dataset) -> Text:
     )
 
 
-def _train_missing(
-    ready: Prepared,
-    place: StudyFolder,
-    workers: int,
-    watcher: Watcher | None,
-    checkpoint_seconds: float,
-) -> None:
-    paths = {place.run_folder(run): run for run in ready.plan.runs}
-    missing = {path: run for path, run in paths.items() if not (path / "run.json").exists()}
-    if watcher is not None:
-        watcher.planned(ready.plan, len(missing))
-    if not missing:
-        return
-    assert ready.dataset.folder is not None
-    jobs = [
-        Job(
+class _Training:
+    """One call's worth of training: what is finished, what is under way, what is asked for next."""
+
+    def __init__(
+        self,
+        ready: Prepared,
+        place: StudyFolder,
+        watcher: Watcher | None,
+        checkpoint_seconds: float,
+    ) -> None:
+        self.ready, self.place, self.watcher = ready, place, watcher
+        self.checkpoint_seconds = checkpoint_seconds
+        self.known = place.known()
+        self.under_way: dict[Path, PlannedRun] = {}
+        self.steps: dict[Path, int] = {}
+        self.expected = 0
+
+    def take_finished(self, other: StudyFolder) -> None:
+        """Copy the finished runs of another study, and those that they let this one ask for."""
+        while True:
+            before = len(self.known)
+            asked = missing_runs(courses(self.ready.plan, self.known), self.known)
+            self.place.take_finished(asked, other)
+            self.known = self.place.known()
+            if len(self.known) == before:
+                return
+
+    def run(self, workers: int) -> None:
+        """Train until nothing more is asked for."""
+        jobs = self._asked()
+        if self.watcher is not None:
+            self.watcher.planned(self.ready.plan, self._found(), self.expected)
+        if not jobs:
+            return
+        with ProcessPool(workers) as pool:
+            for job in jobs:
+                pool.submit(job)
+            for event in pool.events():
+                if isinstance(event, Progress):
+                    self.steps[event.folder] = event.steps_done
+                else:
+                    run = self.under_way.pop(event)
+                    self.steps[event] = run.steps
+                    self.known[run.spec.id] = self.place.loss_of(event)
+                    for job in self._asked():
+                        pool.submit(job)
+                self._tell()
+
+    def _asked(self) -> list[Job]:
+        """Jobs for what the known losses ask for and is not under way yet."""
+        self.ways = courses(self.ready.plan, self.known)
+        self.expected = sum(way.n_expected for way in self.ways)
+        jobs = []
+        for run in missing_runs(self.ways, self.known):
+            folder = self.place.run_folder(run)
+            if folder in self.under_way:
+                continue
+            self.under_way[folder] = run
+            jobs.append(self._job(run, folder))
+        return jobs
+
+    def _job(self, run: PlannedRun, folder: Path) -> Job:
+        assert self.ready.dataset.folder is not None
+        return Job(
             spec=run.spec.model_dump_json(),
-            folder=path,
-            dataset=ready.dataset.folder,
-            plugins=ready.plugins,
-            checkpoint_seconds=checkpoint_seconds,
+            folder=folder,
+            dataset=self.ready.dataset.folder,
+            plugins=self.ready.plugins,
+            checkpoint_seconds=self.checkpoint_seconds,
         )
-        for path, run in missing.items()
-    ]
-    steps = dict.fromkeys(missing, 0)
-    total = sum(ready.plan.steps_of(run) for run in missing.values())
-    runs_done = 0
-    for event in ProcessPool(workers).train(jobs):
-        if isinstance(event, Progress):
-            steps[event.folder] = event.steps_done
-        else:
-            runs_done += 1
-            steps[event] = ready.plan.steps_of(missing[event])
-        if watcher is not None:
-            watcher.progressed(sum(steps.values()), total, runs_done)
+
+    def _found(self) -> int:
+        return sum(run.spec.id in self.known for way in self.ways for run in way.runs)
+
+    def _tell(self) -> None:
+        if self.watcher is None:
+            return
+        done = sum(self.steps.values())
+        left = sum(run.steps - self.steps.get(path, 0) for path, run in self.under_way.items())
+        unknown = self.expected - self._found() - len(self.under_way)
+        steps_a_run = self.ways[0].runs[0].steps
+        expected = done + left + max(0, unknown) * steps_a_run
+        self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 
 def _facts(plan: Plan, text: Text, command: str) -> Facts:
@@ -201,4 +264,6 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
             "threads a run": str(numerics.threads),
         },
         notes=text.notes,
+        delta=study.delta,
+        searched=study.search,
     )

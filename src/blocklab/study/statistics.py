@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from blocklab.errors import BlocklabError
-from blocklab.study.results import Effect
 
 SIGNIFICANT = 0.05
 """A p value below it is significant."""
@@ -28,6 +27,18 @@ FIRST_LOOK, SECOND_LOOK = 5.0, 1.25
 """Factors on the p values of two looks: 0.01 of the error is spent at the first, 0.04 after."""
 
 Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """Loss of an arm minus the baseline's, seed by seed; negative is better."""
+
+    differences: Mapping[int, float]
+    mean: float
+    spread: float | None
+    low: float | None
+    """95 % interval of the mean by the paired t; None under two pairs."""
+    high: float | None
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,11 @@ class Estimate:
     """One-sided: small where the truth is above zero."""
     p_negative: float
     """One-sided: small where the truth is below zero."""
+
+    @property
+    def slack(self) -> float:
+        """The larger of the two slacks, nats."""
+        return max(self.slack_below, self.slack_above)
 
     def inside(self, bound: float) -> bool:
         """Whether the whole interval lies within ±bound."""

@@ -100,6 +100,13 @@ class Study(Record):
     """How many; every arm is trained with seeds 1 to n."""
     match: Literal["parameters", "flops", "none"] = "parameters"
     """What the feed-forward width of a variant is solved for, to equal the baseline's."""
+    delta: float = Field(0.01, gt=0)
+    """Nats: the smallest effect that matters."""
+    search: bool = True
+    """Search every arm's learning rate from the grid on; false trains the grid alone."""
+    nuisances: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
+    """What must be set to something and could decide the sign: values by path. Every arm is
+    trained at every combination of them, and the verdict says on what it depends."""
     placebo: bool = True
     """Also train the baseline from another initial draw: what chance alone gives."""
     budgets: dict[str, Changes] = Field(default_factory=dict)
@@ -115,6 +122,18 @@ class Study(Record):
                 raise BlocklabError(f"variants.{name}: that name is taken; choose another")
             if not name.strip():
                 raise BlocklabError("variants: a variant needs a name")
+        return self
+
+    @model_validator(mode="after")
+    def _nuisances_have_levels(self) -> Self:
+        for path, levels in self.nuisances.items():
+            if len(levels) < 2:
+                raise BlocklabError(f"nuisances.{path}: expected two values or more, to compare")
+            for name, changes in self.variants.items():
+                if any(p == path or p.startswith(f"{path}.") for p in changes):
+                    raise BlocklabError(
+                        f"variants.{name}: sets '{path}', which is a nuisance; it cannot be both"
+                    )
         return self
 
     @classmethod

@@ -1,36 +1,83 @@
-"""From finished runs to arms: the curve over rates, the best rate, the paired effect."""
+"""From finished runs to arms: the curve over rates, the best rate, the effect and its verdict."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal, TypeAlias
+
+import numpy as np
 
 from blocklab.model.count import count
-from blocklab.study.plan import PlannedArm
-from blocklab.study.results import Arm, Effect, RatePoint, RunResult
-from blocklab.study.statistics import mean, paired_effect, spread
+from blocklab.study.course import Course
+from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
+from blocklab.study.plan import Plan, PlannedRun
+from blocklab.study.rates import Tuned, search_grid
+from blocklab.study.results import SEARCH_SEED, Arm, Effect, RatePoint, RunResult, Text
+from blocklab.study.statistics import (
+    SIGNIFICANT,
+    Array,
+    Estimate,
+    block_bootstrap,
+    mean,
+    paired_effect,
+    spread,
+)
+from blocklab.study.verdict import ArmEvidence, pairs, placebo, verdicts
+from blocklab.training.stability import learning_rate_sensitivity, stable_margin, stalled
 
-STALLED_WITHIN = 0.05
-"""Nats from the unigram entropy at which a run counts as stalled on it."""
+WindowsOf: TypeAlias = Callable[[PlannedRun], tuple[Array, Array]]
+"""Final loss of every validation window of a finished run, and the windows' weights."""
 
 
 def summarised(
-    arms: Sequence[PlannedArm], runs: Sequence[RunResult], unigram_entropy: float
+    plan: Plan, ways: Sequence[Course], runs: Sequence[RunResult], windows_of: WindowsOf
 ) -> tuple[Arm, ...]:
-    """One Arm for each planned arm, in their order, from whatever runs are finished."""
-    by_arm = {arm.name: [run for run in runs if run.arm == arm.name] for arm in arms}
-    best = {name: best_rate(rate_points(own)) for name, own in by_arm.items()}
-    reference = _losses_at(by_arm[arms[0].name], best[arms[0].name])
+    """The arms of one cell, in the plan's order, from whatever runs are finished."""
+    cell = plan.arms[0].cell
+    own = {
+        way.arm.name: [r for r in runs if (r.arm, r.cell) == (way.arm.name, cell)] for way in ways
+    }
+    read = {way.arm.name: _losses(way, own[way.arm.name]) for way in ways}
+    baseline = ways[0].arm.name
+    arms = [_arm(plan, way, own[way.arm.name], read[way.arm.name], read[baseline]) for way in ways]
+    if not plan.study.search or any(way.reading is None for way in ways):
+        return tuple(arms)
+    windows = {way.arm.name: _tuned_windows(plan, way, windows_of) for way in ways}
+    evidence = {way.arm.name: _evidence(way) for way in ways}
+    return _judged(plan, arms, evidence, windows)
+
+
+def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, ...]:
+    """The arms over all cells: effects averaged seed by seed, and on what they depend."""
+    first = next(iter(cells.values()))
+    merged = [_merged([arms[i] for arms in cells.values()]) for i in range(len(first))]
+    if any(arm.tuned_rate is None for arms in cells.values() for arm in arms):
+        return tuple(merged)
+    evidence = {
+        arm.name: _merged_evidence([arms[i] for arms in cells.values()])
+        for i, arm in enumerate(merged)
+    }
+    judged = _judged(plan, merged, evidence, {})
+    levels = [plan_of_cell.arms[0].levels for plan_of_cell in plan.cells]
     return tuple(
-        _arm(arm, by_arm[arm.name], best[arm.name], reference, unigram_entropy) for arm in arms
+        replace(arm, dependence=_dependence(plan, i, arm, cells, levels))
+        if arm.role == "variant"
+        else arm
+        for i, arm in enumerate(judged)
     )
 
 
 def rate_points(runs: Sequence[RunResult]) -> tuple[RatePoint, ...]:
-    """The curve of one arm over its learning rates, lowest first."""
-    return tuple(
-        _rate_point(rate, [run for run in runs if run.learning_rate == rate])
-        for rate in sorted({run.learning_rate for run in runs})
-    )
+    """The curve of one arm over its learning rates, lowest first.
+
+    At a rate that every seed was trained at the searching seed is left out: it chose the rate.
+    """
+    points = []
+    for rate in sorted({run.learning_rate for run in runs}):
+        here = [run for run in runs if run.learning_rate == rate]
+        reporting = [run for run in here if run.seed != SEARCH_SEED]
+        points.append(_rate_point(rate, reporting or here))
+    return tuple(points)
 
 
 def best_rate(points: Sequence[RatePoint]) -> float | None:
@@ -62,28 +109,33 @@ def _rate_point(rate: float, runs: Sequence[RunResult]) -> RatePoint:
     )
 
 
-def _losses_at(runs: Sequence[RunResult], rate: float | None) -> Mapping[int, float]:
-    return {
-        run.seed: run.validation_loss
-        for run in runs
-        if run.learning_rate == rate and run.validation_loss is not None
-    }
+def _losses(way: Course, runs: Sequence[RunResult]) -> dict[int, float]:
+    """The arm's loss by seed: read at its tuned rate, or at the best rate of a fixed grid."""
+    if way.reading is not None:
+        read = way.reading.losses
+    else:
+        rate = best_rate(rate_points(runs))
+        read = {run.seed: run.validation_loss for run in runs if run.learning_rate == rate}
+    return {seed: loss for seed, loss in read.items() if loss is not None}
 
 
 def _arm(
-    arm: PlannedArm,
+    plan: Plan,
+    way: Course,
     runs: Sequence[RunResult],
-    rate: float | None,
+    losses: Mapping[int, float],
     reference: Mapping[int, float],
-    unigram_entropy: float,
 ) -> Arm:
+    arm, text = way.arm, plan.text
     points = rate_points(runs)
-    losses = _losses_at(runs, rate)
+    rate = best_rate([p for p in points if p.learning_rate in way.rates] or points)
+    at_best = [run for run in runs if run.learning_rate == rate and run.seed != SEARCH_SEED]
     values = list(losses.values())
-    effect: Effect | None = None
-    if arm.role != "baseline":
-        effect = paired_effect(losses, reference)
     size = count(arm.config)
+    curve = {point.learning_rate: point.mean for point in points}
+    grid = arm.training.learning_rates
+    grid = search_grid(grid) if plan.study.search else grid
+    spikes = [run.spikes.per_thousand for run in at_best if run.spikes is not None]
     return Arm(
         name=arm.name,
         role=arm.role,
@@ -98,11 +150,186 @@ def _arm(
         edge=edge(points, rate),
         mean=mean(values) if values else None,
         spread=spread(values),
-        n_diverged=sum(point.n_diverged for point in points),
+        n_diverged=sum(run.validation_loss is None for run in runs),
         n_runs=len(runs),
-        n_stalled=sum(abs(loss - unigram_entropy) <= STALLED_WITHIN for loss in values),
-        effect=effect,
+        n_stalled=sum(
+            run.validation_loss is not None and stalled(run.validation_loss, text.unigram_entropy)
+            for run in at_best
+        ),
+        effect=None if arm.role == "baseline" else paired_effect(losses, reference),
+        read=way.reading.losses if way.reading is not None else {},
+        tuned_rate=way.reading.learning_rate if way.reading is not None else None,
+        slack=way.reading.slack if way.reading is not None else None,
+        undecided=way.undecided,
+        sensitivity=_sensitivity(curve, grid, text, arm.config.rows),
+        margin=stable_margin(curve, text.unigram_entropy) if curve else None,
+        spikes_per_thousand=mean(spikes) if spikes else None,
     )
+
+
+def _sensitivity(
+    curve: Mapping[float, float | None], grid: Sequence[float], text: Text, vocab_size: int
+) -> float | None:
+    """None while a rate of the grid is not trained yet."""
+    if not set(grid) <= set(curve):
+        return None
+    return learning_rate_sensitivity(
+        curve, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy
+    )
+
+
+def _evidence(way: Course) -> ArmEvidence:
+    assert way.reading is not None
+    return ArmEvidence(way.arm.name, way.reading.losses, way.reading.slack, way.undecided)
+
+
+def _judged(
+    plan: Plan,
+    arms: Sequence[Arm],
+    evidence: Mapping[str, ArmEvidence],
+    windows: Mapping[str, Mapping[int, tuple[Array, Array]]],
+) -> tuple[Arm, ...]:
+    """The arms with their verdicts, all variants as one family, and the placebo's chance."""
+    base = arms[0].name
+    variants = [
+        replace(evidence[arm.name], evaluation=_evaluation(windows, arm.name, base, evidence))
+        for arm in arms
+        if arm.role == "variant"
+    ]
+    found = verdicts(evidence[base], variants, plan.seeds, plan.study.delta) if variants else ()
+    by_name = {verdict.name: verdict for verdict in found}
+    judged = []
+    for arm in arms:
+        verdict = by_name.get(arm.name)
+        chance = None
+        if arm.role == "placebo":
+            chance = placebo(evidence[base], evidence[arm.name], plan.seeds)
+        estimate = verdict.estimate if verdict else chance.estimate if chance else None
+        judged.append(
+            replace(arm, verdict=verdict, chance=chance, effect=_widened(arm.effect, estimate))
+        )
+    return tuple(judged)
+
+
+def _widened(effect: Effect | None, estimate: Estimate | None) -> Effect | None:
+    """The effect with the interval that counts the slack of both arms."""
+    if effect is None or estimate is None:
+        return effect
+    return replace(effect, low=estimate.low, high=estimate.high)
+
+
+def _evaluation(
+    windows: Mapping[str, Mapping[int, tuple[Array, Array]]],
+    arm: str,
+    base: str,
+    evidence: Mapping[str, ArmEvidence],
+) -> tuple[float, float] | None:
+    """The interval that the choice of validation text leaves, over the complete pairs."""
+    if arm not in windows:
+        return None
+    both = pairs(evidence[base].losses, evidence[arm].losses, sorted(windows[arm]))
+    if not both:
+        return None
+    weights = next(iter(windows[arm].values()))[1]
+    return block_bootstrap(
+        np.stack([windows[arm][seed][0] for seed in both]),
+        np.stack([windows[base][seed][0] for seed in both]),
+        weights,
+    )
+
+
+def _tuned_windows(
+    plan: Plan, way: Course, windows_of: WindowsOf
+) -> dict[int, tuple[Array, Array]]:
+    """Each seed's window losses, read where its final loss was read."""
+    reading = way.reading
+    assert reading is not None
+    return {
+        seed: _read_windows(plan, way, reading, seed, windows_of)
+        for seed, loss in reading.losses.items()
+        if loss is not None
+    }
+
+
+def _read_windows(
+    plan: Plan, way: Course, reading: Tuned, seed: int, windows_of: WindowsOf
+) -> tuple[Array, Array]:
+    total: Array | float = 0.0
+    weights = np.zeros(0)
+    for rate, weight in zip(reading.rates, reading.weights, strict=True):
+        if weight:
+            losses, weights = windows_of(plan.run(way.arm, seed, rate))
+            total = total + weight * losses
+    return np.asarray(total), weights
+
+
+def _merged(arms: Sequence[Arm]) -> Arm:
+    """One arm over its cells: losses and differences averaged seed by seed, runs counted."""
+    means = [arm.mean for arm in arms if arm.mean is not None]
+    effects = [arm.effect for arm in arms]
+    effect = None
+    if all(one is not None for one in effects):
+        by_cell = [one.differences for one in effects if one is not None]
+        seeds = set.intersection(*(set(d) for d in by_cell))
+        averaged = {seed: mean([d[seed] for d in by_cell]) for seed in sorted(seeds)}
+        effect = paired_effect(averaged, dict.fromkeys(averaged, 0.0))
+    return replace(
+        arms[0],
+        mean=mean(means) if len(means) == len(arms) else None,
+        spread=None,
+        n_diverged=sum(arm.n_diverged for arm in arms),
+        n_runs=sum(arm.n_runs for arm in arms),
+        n_stalled=sum(arm.n_stalled for arm in arms),
+        effect=None if arms[0].role == "baseline" else effect,
+        verdict=None,
+        chance=None,
+        read={},
+    )
+
+
+def _merged_evidence(arms: Sequence[Arm]) -> ArmEvidence:
+    """Losses averaged over cells; a seed that diverged in one has none."""
+    why = "; ".join(arm.undecided for arm in arms if arm.undecided is not None)
+    slacks = [arm.slack if arm.slack is not None else math.inf for arm in arms]
+    by_cell = [arm.read for arm in arms]
+    seeds = sorted(set.union(*(set(losses) for losses in by_cell)))
+    averaged: dict[int, float | None] = {}
+    for seed in seeds:
+        here = [losses.get(seed) for losses in by_cell]
+        finite = [loss for loss in here if loss is not None]
+        averaged[seed] = mean(finite) if len(finite) == len(here) else None
+    return ArmEvidence(arms[0].name, averaged, mean(slacks), why or None)
+
+
+def _dependence(
+    plan: Plan,
+    index: int,
+    arm: Arm,
+    cells: Mapping[str, tuple[Arm, ...]],
+    levels: Sequence[Mapping[str, str]],
+) -> NuisanceFinding:
+    compared = []
+    for level, arms in zip(levels, cells.values(), strict=True):
+        here, base = arms[index], arms[0]
+        differences: dict[int, float | None] = dict.fromkeys(here.read)
+        differences |= pairs(base.read, here.read, plan.seeds)
+        compared.append(
+            Cell(
+                levels=level,
+                differences=differences,
+                slack_variant=_or_none(here.slack),
+                slack_baseline=_or_none(base.slack),
+                undecided=here.undecided or base.undecided,
+            )
+        )
+    p = arm.verdict.p if arm.verdict is not None else None
+    significant = p is not None and p < SIGNIFICANT
+    return nuisance_finding(compared, plan.seeds, significant)
+
+
+def _or_none(slack: float | None) -> float:
+    """No slack where it is not known: the cell then says why it is undecided."""
+    return slack if slack is not None and math.isfinite(slack) else 0.0
 
 
 def _median(values: Sequence[float]) -> float:

@@ -95,9 +95,7 @@ class _Gradients(NamedTuple):
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, task: _Task
-    ) -> Loss:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, task: _Task) -> Loss:
         measured, ctx.gradients = _run(task, hidden, weight, bias, ctx.needs_input_grad[:3])
         ctx.mark_non_differentiable(measured.log_z, measured.rows)
         return measured

@@ -1,0 +1,162 @@
+"""What a study asks for follows from what is finished, and from nothing else."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blocklab.study.course import courses, missing_runs
+from blocklab.study.plan import plan
+from blocklab.study.results import SEARCH_SEED, RunResult
+from blocklab.study.summary import over_cells, summarised
+from tests.study.test_study import TEXT, minimal
+from tests.study.test_summary import run as result
+
+RATES = [1e-3, 3e-3, 1e-2]
+
+
+def searching(**fields):
+    recipe = {"steps": 10, "batch_size": 2, "learning_rates": RATES}
+    return minimal(**{"search": True, "seeds": 5, "training": recipe} | fields)
+
+
+def bowl(arm, rate, seed, best=3e-3, depth=3.0):
+    """A loss with its best rate where it is told, a little noise by seed, common to the arms."""
+    noise = 0.003 * math.sin(100 * seed) + 0.0005 * math.sin(len(arm) * 7 + seed)
+    return depth + 0.1 * math.log(rate / best, 3) ** 2 + noise
+
+
+def trained(planned, loss_of, order=None):
+    """Train everything that is asked for, in any order; gives what is known and asked in all."""
+    known, asked = {}, {}
+    while missing := missing_runs(courses(planned, known), known):
+        if order is not None:
+            missing = [order.choice(missing)]
+        for run in missing:
+            asked[run.spec.id] = run
+            known[run.spec.id] = loss_of(run)
+    return known, asked
+
+
+def arms_of(planned, known, asked):
+    ways = courses(planned, known)
+    windows = {}
+    runs = []
+    for run in asked.values():
+        loss = known[run.spec.id]
+        made: RunResult = result(run.arm, run.seed, run.learning_rate, loss)
+        runs.append(made.__class__(**vars(made) | {"cell": run.cell}))
+        if loss is not None:
+            windows[run.spec.id] = (loss + 0.001 * np.sin(np.arange(200.0)), np.full(200, 16))
+    return {
+        cell.arms[0].cell: summarised(
+            cell,
+            [way for way in ways if way.arm.cell == cell.arms[0].cell],
+            runs,
+            lambda run: windows[run.spec.id],
+        )
+        for cell in planned.cells
+    }
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 1000), st.floats(-1.5, 1.5))
+def test_the_order_in_which_runs_finish_changes_nothing_that_is_asked_for(seed, shift):
+    planned = plan(searching(), TEXT)
+
+    def loss_of(run):
+        return bowl(run.arm, run.learning_rate, run.seed, best=3e-3 * 3**shift)
+
+    at_once = trained(planned, loss_of)
+    one_by_one = trained(planned, loss_of, random.Random(seed))
+    assert at_once[0] == one_by_one[0]
+
+
+def test_the_searching_seed_never_reports_and_reporting_seeds_never_search():
+    planned = plan(searching(), TEXT)
+    _, asked = trained(planned, lambda run: bowl(run.arm, run.learning_rate, run.seed))
+    for arm in ("baseline", "layer-norm", "placebo"):
+        own = [run for run in asked.values() if run.arm == arm]
+        reporting = {run.learning_rate for run in own if run.seed != SEARCH_SEED}
+        assert len(reporting) == 3
+        for seed in (1, 2, 3, 4, 5):
+            assert {run.learning_rate for run in own if run.seed == seed} == reporting
+
+
+def test_each_arm_is_read_at_its_own_best_rate_and_gets_a_verdict():
+    planned = plan(searching(), TEXT)
+
+    def loss_of(run):
+        if run.arm == "layer-norm":
+            return bowl(run.arm, run.learning_rate, run.seed, best=4e-3, depth=3.05)
+        return bowl(run.arm, run.learning_rate, run.seed)
+
+    (arms,) = arms_of(planned, *trained(planned, loss_of)).values()
+    baseline, variant, placebo = arms
+    assert baseline.tuned_rate == pytest.approx(3e-3, rel=0.05)
+    assert variant.tuned_rate == pytest.approx(4e-3, rel=0.05)
+    assert variant.verdict.word == "worse"
+    assert variant.verdict.estimate.mean == pytest.approx(0.05, abs=0.002)
+    assert placebo.chance is not None
+    assert placebo.verdict is None
+    assert baseline.verdict is None
+
+
+def test_equal_arms_are_equivalent_when_the_text_says_so_too():
+    planned = plan(searching(), TEXT)
+    cells = arms_of(planned, *trained(planned, lambda r: bowl("", r.learning_rate, r.seed)))
+    ((_, variant, _),) = cells.values()
+    assert variant.verdict.word == "equivalent"
+
+
+def test_an_arm_that_falls_beyond_every_extension_is_undecided():
+    planned = plan(searching(), TEXT)
+
+    def loss_of(run):
+        if run.arm == "layer-norm":
+            return 5 - 0.1 * math.log(run.learning_rate)
+        return bowl(run.arm, run.learning_rate, run.seed)
+
+    ((_, variant, _),) = arms_of(planned, *trained(planned, loss_of)).values()
+    assert variant.verdict.word == "undecided"
+    assert "edge" in variant.undecided
+
+
+def test_an_arm_that_diverges_in_more_pairs_is_unstable_and_nothing_is_imputed():
+    planned = plan(searching(), TEXT)
+
+    def loss_of(run):
+        if run.arm == "layer-norm" and run.seed in (2, 3):
+            return None
+        return bowl(run.arm, run.learning_rate, run.seed)
+
+    ((_, variant, _),) = arms_of(planned, *trained(planned, loss_of)).values()
+    assert variant.verdict.word == "unstable"
+    assert set(variant.verdict.differences) == {1, 4, 5}
+
+
+def test_an_effect_that_flips_with_a_nuisance_is_found_and_said():
+    nuisances = {"initialization": [{"kind": "normal", "std": 0.02}, {"kind": "fan_in"}]}
+    planned = plan(searching(nuisances=nuisances), TEXT)
+
+    def loss_of(run):
+        sign = -1 if "normal" in run.cell else 1
+        depth = 3.0 + (0.3 * sign if run.arm == "layer-norm" else 0.0)
+        return bowl(run.arm, run.learning_rate, run.seed, depth=depth)
+
+    cells = arms_of(planned, *trained(planned, loss_of))
+    _, variant, _ = over_cells(planned, cells)
+    (factor,) = variant.dependence.factors
+    assert factor.word == "flips"
+    assert not variant.dependence.holds
+    assert "flips with initialization" in variant.dependence.sentence
+
+
+def test_without_a_search_the_grid_alone_is_trained():
+    planned = plan(minimal(), TEXT)
+    _, asked = trained(planned, lambda run: 3.0)
+    assert {run.seed for run in asked.values()} == {1, 2}
+    assert len(asked) == 3 * 2 * 2
