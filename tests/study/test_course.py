@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blocklab.errors import BlocklabError
 from blocklab.study.course import courses, missing_runs
 from blocklab.study.plan import plan
 from blocklab.study.results import SEARCH_SEED, RunResult
-from blocklab.study.summary import over_cells, summarised
+from blocklab.study.summary import interactions, over_cells, summarised
 from tests.study.test_study import TEXT, minimal
 from tests.study.test_summary import run as result
 
@@ -153,6 +154,36 @@ def test_an_effect_that_flips_with_a_nuisance_is_found_and_said():
     assert factor.word == "flips"
     assert not variant.dependence.holds
     assert "flips with initialization" in variant.dependence.sentence
+
+
+def test_a_two_by_two_gets_its_interaction_with_an_interval():
+    variants = {
+        "post": {"block.placement": "post"},
+        "cold": {"training.schedule.warmup": 0},
+        "both": {"block.placement": "post", "training.schedule.warmup": 0},
+    }
+    asked_for = {"placement-and-warmup": ["post", "cold", "both"]}
+    planned = plan(searching(variants=variants, interactions=asked_for), TEXT)
+    depths = {"post": 3.1, "cold": 3.02, "both": 3.5}
+
+    def loss_of(run):
+        depth = depths.get(run.arm, 3.0)
+        return bowl(run.arm, run.learning_rate, run.seed, depth=depth)
+
+    (arms,) = arms_of(planned, *trained(planned, loss_of)).values()
+    (found,) = interactions(planned, arms).values()
+    assert found.word == "together worse than the sum"
+    assert found.estimate.mean == pytest.approx(0.38, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "words"),
+    [(["layer-norm", "gone", "layer-norm"], "gone"), (["layer-norm"] * 2 + ["tied"], "together")],
+)
+def test_an_interaction_of_other_variants_is_refused(asked_for, words):
+    variants = {"layer-norm": {"block.norm.kind": "layer"}, "tied": {"tie_embeddings": True}}
+    with pytest.raises(BlocklabError, match=rf"interactions\.x.*{words}"):
+        searching(variants=variants, interactions={"x": asked_for})
 
 
 def test_without_a_search_the_grid_alone_is_trained():

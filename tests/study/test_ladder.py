@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -126,6 +126,7 @@ def test_one_size_is_no_ladder():
 effects = st.floats(-0.05, 0.05)
 
 
+@settings(deadline=None)
 @given(effects, effects, effects, st.floats(0.1, 10), st.permutations(list(SEEDS)), st.randoms())
 def test_units_of_size_order_of_rungs_and_of_seeds_change_nothing(a, b, c, unit, order, random):
     before = trend(ladder(a, b, c), SEEDS)

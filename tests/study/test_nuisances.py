@@ -6,7 +6,7 @@ from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
@@ -175,6 +175,7 @@ def test_cells_that_do_not_make_a_grid_are_refused():
 effects = st.floats(-0.05, 0.05)
 
 
+@settings(deadline=None)
 @given(effects, effects, effects, effects, st.permutations(list(SEEDS)), st.randoms())
 def test_swapped_arms_permuted_seeds_and_shuffled_cells_leave_the_words(a, b, c, d, order, random):
     cells = two_by_two(a, b, c, d)

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
@@ -278,6 +278,7 @@ def expected_word(baseline, variants, place, n, delta):
     return "no difference found"
 
 
+@settings(deadline=None)
 @given(arms, st.lists(arms, min_size=1, max_size=3), st.integers(3, 5), st.floats(0.001, 0.2))
 def test_every_study_gets_exactly_one_word_in_the_fixed_order(baseline, variants, n, delta):
     found = verdicts(baseline, variants, SEEDS[:n], delta)
@@ -286,6 +287,7 @@ def test_every_study_gets_exactly_one_word_in_the_fixed_order(baseline, variants
         assert one.sentence
 
 
+@settings(deadline=None)
 @given(arms, arms, st.floats(-1, 1), st.permutations(SEEDS))
 def test_a_constant_for_both_arms_and_the_order_of_seeds_change_nothing(base, one, shift, order):
     def moved(arm, names):
@@ -305,6 +307,7 @@ def test_a_constant_for_both_arms_and_the_order_of_seeds_change_nothing(base, on
     assert after.word == before.word
 
 
+@settings(deadline=None)
 @given(arms, arms)
 def test_with_the_arms_exchanged_better_is_worse(first, second):
     there = verdicts(first, [second], SEEDS)[0].word

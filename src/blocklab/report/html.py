@@ -67,6 +67,7 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         warnings=limits.warnings(result),
         headline=words.headline(result),
         answers=[_answer(arm, result) for arm in result.arms],
+        interactions=words.interactions(result),
         columns=[column for column in shown if column.heading != "Changes"],
         rows=[
             _table_row(arm, row, shown)

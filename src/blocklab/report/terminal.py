@@ -33,4 +33,9 @@ def summary_table(result: StudyResult) -> "Table":
 
 def summary_text(result: StudyResult) -> list[str]:
     """Warnings first, then the study in one sentence, then one for each arm."""
-    return [*limits.warnings(result), words.headline(result), *words.sentences(result)]
+    return [
+        *limits.warnings(result),
+        words.headline(result),
+        *words.sentences(result),
+        *words.interactions(result),
+    ]

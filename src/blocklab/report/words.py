@@ -95,6 +95,14 @@ def sentences(result: StudyResult) -> list[str]:
     return [sentence(arm, result) for arm in result.arms]
 
 
+def interactions(result: StudyResult) -> list[str]:
+    """One sentence for each 2×2 that the study asked for."""
+    return [
+        f"{clean(name)} (interaction): {real_minus(found.sentence)}."
+        for name, found in result.interactions.items()
+    ]
+
+
 def _level(arm: Arm) -> str:
     name = clean(arm.name)
     if arm.mean is None or arm.best_rate is None:

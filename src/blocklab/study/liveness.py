@@ -75,8 +75,7 @@ class _Examined:
 
 
 def require_differences(plan: Plan) -> tuple[Difference, ...]:
-    """In what each variant differs, after everything that could make its comparison void is ruled
-    out.
+    """In what each variant differs; what would make a comparison void is refused here.
 
     Raises BlocklabError, naming the variant, when it trains what the baseline or another variant
     trains; when a declared path takes no effect; when something differs that no declared path

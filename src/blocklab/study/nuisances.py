@@ -121,7 +121,8 @@ def nuisance_finding(
     Args:
         cells: every combination of levels that was trained, each once.
         seeds: those that every cell planned, fixed beforehand; under five nothing is claimed.
-        significant: whether the headline's p value, after Holm over the variants, is below 0.05.
+        significant: whether the headline's p value, after Holm over the variants, is below 0.05,
+            and its mean larger than its slack.
 
     *holds*: significant, and one-sided p < 0.05 with the headline's sign in every cell. *flips*:
     opposite signs at two levels, each one-sided p < 0.05/F over F factors; a factor with L > 2

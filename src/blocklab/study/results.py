@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from blocklab.study.interaction import Interaction
 from blocklab.study.nuisances import NuisanceFinding
 from blocklab.study.rates import Losses
 from blocklab.study.statistics import Effect as Effect
@@ -186,6 +187,8 @@ class StudyResult:
     arms: tuple[Arm, ...]
     """The baseline first, then the variants as declared, the placebo last."""
     runs: tuple[RunResult, ...]
+    interactions: Mapping[str, Interaction] = field(default_factory=dict)
+    """By name, where the study asks for some and every arm of theirs is trained."""
     cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
     """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
 

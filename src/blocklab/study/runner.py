@@ -18,7 +18,7 @@ from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
 from blocklab.study.results import Facts, RunResult, StudyResult, Text
 from blocklab.study.study import Study
-from blocklab.study.summary import over_cells, summarised
+from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.training.run import CHECKPOINT_SECONDS
 
 Say = Callable[[str], None]
@@ -130,9 +130,8 @@ def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> Study
         for cell in plan.cells
     }
     facts = _facts(plan, text, command)
-    if len(cells) == 1:
-        return StudyResult(facts, next(iter(cells.values())), runs)
-    return StudyResult(facts, over_cells(plan, cells), runs, cells)
+    arms = next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells)
+    return StudyResult(facts, arms, runs, interactions(plan, arms), cells if len(cells) > 1 else {})
 
 
 def described(dataset: Dataset) -> Text:

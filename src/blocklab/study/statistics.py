@@ -103,10 +103,11 @@ def paired_effect(
         return None
     differences = {seed: arm[seed] - baseline[seed] for seed in seeds}
     values = list(differences.values())
-    if len(values) < 2:
-        return Effect(differences, mean(values), None, None, None)
-    found = paired(values, level=level)
-    return Effect(differences, found.mean, spread(values), found.low, found.high)
+    centre, s, n = mean(values), spread(values), len(values)
+    if s is None:
+        return Effect(differences, centre, None, None, None)
+    low, high = interval(centre, s / math.sqrt(n), n - 1, level=level)
+    return Effect(differences, centre, s, float(low), float(high))
 
 
 def paired(
@@ -229,7 +230,9 @@ def detectable_effect(
     """Smallest effect (nats) that a study as noisy as this would have found four times in five.
 
     `(t(1 - 0.025/k) + t(0.8))·√((n-1)/χ²(0.2))·SE + max(slack)`: the first step of Holm over the
-    `family` of k variants, and the upper 80 % bound of the spread that s_d only estimates.
+    `family` of k variants, and the upper 80 % bound of the spread that s_d only estimates. The
+    sum of two quantiles is a shade short of the noncentral t: of five-seed studies with normal
+    noise and one true effect, 79 % (k = 1) to 77 % (k = 4) state one that has this power.
 
     Args:
         standard_error: s_d/√n, nats; broadcasts.

@@ -107,6 +107,8 @@ class Study(Record):
     nuisances: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     """What must be set to something and could decide the sign: values by path. Every arm is
     trained at every combination of them, and the verdict says on what it depends."""
+    interactions: dict[str, tuple[str, str, str]] = Field(default_factory=dict)
+    """2×2s by name: two variants that change one thing each, and the one that changes both."""
     placebo: bool = True
     """Also train the baseline from another initial draw: what chance alone gives."""
     budgets: dict[str, Changes] = Field(default_factory=dict)
@@ -122,6 +124,22 @@ class Study(Record):
                 raise BlocklabError(f"variants.{name}: that name is taken; choose another")
             if not name.strip():
                 raise BlocklabError("variants: a variant needs a name")
+        return self
+
+    @model_validator(mode="after")
+    def _interactions_name_variants(self) -> Self:
+        for name, (first, second, both) in self.interactions.items():
+            for arm in (first, second, both):
+                if arm not in self.variants:
+                    raise BlocklabError(
+                        f"interactions.{name}: '{arm}' is no variant; {nearest(arm, self.variants)}"
+                    )
+            together = {**self.variants[first], **self.variants[second]}
+            if self.variants[both] != together:
+                raise BlocklabError(
+                    f"interactions.{name}: '{both}' must change what '{first}' and '{second}' "
+                    f"change together: {together}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ import numpy as np
 
 from blocklab.model.count import count
 from blocklab.study.course import Course
+from blocklab.study.interaction import Interaction, interaction
 from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
 from blocklab.study.plan import Plan, PlannedRun
 from blocklab.study.rates import Tuned, search_grid
@@ -57,6 +58,7 @@ def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, .
         arm.name: _merged_evidence([arms[i] for arms in cells.values()])
         for i, arm in enumerate(merged)
     }
+    merged = [_with_reading(arm, evidence[arm.name]) for arm in merged]
     judged = _judged(plan, merged, evidence, {})
     levels = [plan_of_cell.arms[0].levels for plan_of_cell in plan.cells]
     return tuple(
@@ -65,6 +67,23 @@ def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, .
         else arm
         for i, arm in enumerate(judged)
     )
+
+
+def interactions(plan: Plan, arms: Sequence[Arm]) -> dict[str, Interaction]:
+    """The 2×2s that the study asks for; none where an arm of one is not read yet."""
+    by_name = {arm.name: arm for arm in arms}
+    found = {}
+    for name, others in plan.study.interactions.items():
+        four = [arms[0], *(by_name[other] for other in others)]
+        if all(arm.read for arm in four):
+            neither, first, second, both = (_read_again(arm) for arm in four)
+            found[name] = interaction(neither, first, second, both, plan.seeds)
+    return found
+
+
+def _read_again(arm: Arm) -> ArmEvidence:
+    slack = arm.slack if arm.slack is not None else math.inf
+    return ArmEvidence(arm.name, arm.read, slack, arm.undecided)
 
 
 def rate_points(runs: Sequence[RunResult]) -> tuple[RatePoint, ...]:
@@ -285,6 +304,11 @@ def _merged(arms: Sequence[Arm]) -> Arm:
         chance=None,
         read={},
     )
+
+
+def _with_reading(arm: Arm, evidence: ArmEvidence) -> Arm:
+    """What an arm was read at over all cells."""
+    return replace(arm, read=evidence.losses, slack=evidence.slack, undecided=evidence.undecided)
 
 
 def _merged_evidence(arms: Sequence[Arm]) -> ArmEvidence:
