@@ -11,7 +11,7 @@ export OMP_NUM_THREADS ?= 1
 ablate: $(VENV)/.core
 	$(BIN)/blocklab ablate --budget quick
 	@echo
-	@echo "That was the quick look. The standard study, five seeds at four rates, up to twenty minutes:"
+	@echo "That was the quick look. The standard study searches the rates, trains five seeds and gives verdicts, in up to 20 minutes:"
 	@echo "    $(BIN)/blocklab ablate"
 
 test: $(VENV)/.test lint types

@@ -124,7 +124,7 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
     if what := formats.changes(arm):
         subject += f" ({what})"
     if arm.verdict is not None:
-        depends = f" {arm.dependence.sentence}." if arm.dependence is not None else ""
+        depends = f" {_begun(arm.dependence.sentence)}." if arm.dependence is not None else ""
         return f"{subject}: {real_minus(arm.verdict.sentence)}.{real_minus(depends)}"
     effect = arm.effect
     if effect is None:
@@ -137,6 +137,11 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
         f"{subject}: {nats(abs(effect.mean))} nats {sign} than {base} "
         f"({_interval(effect, result)}){zero}."
     )
+
+
+def _begun(text: str) -> str:
+    """Every sentence of it with a capital."""
+    return ". ".join(part[:1].upper() + part[1:] for part in text.split(". "))
 
 
 def _interval(effect: Effect, result: StudyResult) -> str:
