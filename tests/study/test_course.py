@@ -156,6 +156,15 @@ def test_an_effect_that_flips_with_a_nuisance_is_found_and_said():
     assert "flips with initialization" in variant.dependence.sentence
 
 
+def test_seeds_added_after_looking_are_judged_alone():
+    planned = plan(searching(seeds=8, looked=5), TEXT)
+    known, asked = trained(planned, lambda r: bowl("", r.learning_rate, r.seed))
+    ((_, variant, _),) = arms_of(planned, known, asked).values()
+    assert set(variant.verdict.differences) == {6, 7, 8}
+    assert variant.verdict.word == "exploratory"
+    assert set(variant.effect.differences) == {6, 7, 8}
+
+
 def test_a_two_by_two_gets_its_interaction_with_an_interval():
     variants = {
         "post": {"block.placement": "post"},

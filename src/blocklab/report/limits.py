@@ -71,6 +71,11 @@ def _seeds(result: StudyResult) -> str:
     n = len(result.facts.seeds)
     text = f"{n} seeds" if n > 1 else "One seed"
     text += " vary the initial values and the order of the data, and nothing else."
+    if result.facts.looked and result.facts.searched:
+        text += (
+            f" The first {result.facts.looked} were reported before the others were added, so "
+            "that verdicts come from the others alone."
+        )
     if n < ENOUGH_SEEDS:
         text += " Fewer than five: the effects are exploratory, a reason to look again."
     return text

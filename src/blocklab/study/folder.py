@@ -38,6 +38,9 @@ FIXED = (
 
 FACTS = "facts.json"
 
+REPORT = "report.html"
+"""Where the report lies; once it is there, the seeds so far were looked at."""
+
 POINTS_KEPT = 400
 """Steps of a run that a report is given; a longer curve is thinned evenly."""
 
@@ -98,11 +101,13 @@ class StudyFolder:
                 f"{self.path}: holds another study: {path} is {there!r} there and {here!r} here; "
                 "choose another folder with --out"
             )
+        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
         return Study.parse(
             study.plain()
             | {
                 "variants": {**held.variants, **study.variants},
                 "seeds": max(held.seeds, study.seeds),
+                "looked": held.seeds if reported else held.looked,
             }
         )
 

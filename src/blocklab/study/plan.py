@@ -68,6 +68,11 @@ class Plan:
         return tuple(range(1, self.study.seeds + 1))
 
     @property
+    def judging_seeds(self) -> tuple[int, ...]:
+        """Those that verdicts come from: all but the ones that were looked at before."""
+        return self.seeds[self.study.looked :]
+
+    @property
     def cells(self) -> tuple["Plan", ...]:
         """The same plan for each cell alone."""
         names = dict.fromkeys(arm.cell for arm in self.arms)

@@ -175,6 +175,8 @@ class Facts:
     notes: tuple[str, ...]
     delta: float = 0.01
     """The smallest effect that matters, nats."""
+    looked: int = 0
+    """How many of the seeds were reported before the others were added; verdicts leave them out."""
     searched: bool = False
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
 

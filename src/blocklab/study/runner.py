@@ -264,5 +264,6 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         },
         notes=text.notes,
         delta=study.delta,
+        looked=study.looked,
         searched=study.search,
     )

@@ -98,6 +98,9 @@ class Study(Record):
     data: DataConfig = DataConfig()
     seeds: int = Field(5, gt=0)
     """How many; every arm is trained with seeds 1 to n."""
+    looked: int = Field(0, ge=0)
+    """Seeds whose results were already reported when more were added: verdicts then come from the
+    others alone. Kept by the study's folder."""
     match: Literal["parameters", "flops", "none"] = "parameters"
     """What the feed-forward width of a variant is solved for, to equal the baseline's."""
     delta: float = Field(0.01, gt=0)

@@ -77,7 +77,7 @@ def interactions(plan: Plan, arms: Sequence[Arm]) -> dict[str, Interaction]:
         four = [arms[0], *(by_name[other] for other in others)]
         if all(arm.read for arm in four):
             neither, first, second, both = (_read_again(arm) for arm in four)
-            found[name] = interaction(neither, first, second, both, plan.seeds)
+            found[name] = interaction(neither, first, second, both, plan.judging_seeds)
     return found
 
 
@@ -211,30 +211,38 @@ def _judged(
     """The arms with their verdicts, all variants as one family, and the placebo's chance."""
     base = arms[0].name
     variants = [
-        replace(evidence[arm.name], evaluation=_evaluation(windows, arm.name, base, evidence))
+        replace(
+            evidence[arm.name],
+            evaluation=_evaluation(windows, arm.name, base, evidence, plan.judging_seeds),
+        )
         for arm in arms
         if arm.role == "variant"
     ]
-    found = verdicts(evidence[base], variants, plan.seeds, plan.study.delta) if variants else ()
+    found = (
+        verdicts(evidence[base], variants, plan.judging_seeds, plan.study.delta) if variants else ()
+    )
     by_name = {verdict.name: verdict for verdict in found}
     judged = []
     for arm in arms:
         verdict = by_name.get(arm.name)
         chance = None
         if arm.role == "placebo":
-            chance = placebo(evidence[base], evidence[arm.name], plan.seeds)
+            chance = placebo(evidence[base], evidence[arm.name], plan.judging_seeds)
         estimate = verdict.estimate if verdict else chance.estimate if chance else None
-        judged.append(
-            replace(arm, verdict=verdict, chance=chance, effect=_widened(arm.effect, estimate))
-        )
+        effect = arm.effect
+        if estimate is not None:
+            judged_pairs = pairs(
+                evidence[base].losses, evidence[arm.name].losses, plan.judging_seeds
+            )
+            effect = _widened(judged_pairs, estimate)
+        judged.append(replace(arm, verdict=verdict, chance=chance, effect=effect))
     return tuple(judged)
 
 
-def _widened(effect: Effect | None, estimate: Estimate | None) -> Effect | None:
-    """The effect with the interval that counts the slack of both arms."""
-    if effect is None or estimate is None:
-        return effect
-    return replace(effect, low=estimate.low, high=estimate.high)
+def _widened(differences: Mapping[int, float], estimate: Estimate) -> Effect:
+    """The effect over the judging seeds, its interval with the slack of both arms."""
+    values = list(differences.values())
+    return Effect(differences, estimate.mean, spread(values), estimate.low, estimate.high)
 
 
 def _evaluation(
@@ -242,11 +250,12 @@ def _evaluation(
     arm: str,
     base: str,
     evidence: Mapping[str, ArmEvidence],
+    seeds: Sequence[int],
 ) -> tuple[float, float] | None:
     """The interval that the choice of validation text leaves, over the complete pairs."""
     if arm not in windows:
         return None
-    both = pairs(evidence[base].losses, evidence[arm].losses, sorted(windows[arm]))
+    both = pairs(evidence[base].losses, evidence[arm].losses, seeds)
     if not both:
         return None
     weights = next(iter(windows[arm].values()))[1]
@@ -336,7 +345,7 @@ def _dependence(
     for level, arms in zip(levels, cells.values(), strict=True):
         here, base = arms[index], arms[0]
         differences: dict[int, float | None] = dict.fromkeys(here.read)
-        differences |= pairs(base.read, here.read, plan.seeds)
+        differences |= pairs(base.read, here.read, plan.judging_seeds)
         compared.append(
             Cell(
                 levels=level,
@@ -348,7 +357,7 @@ def _dependence(
         )
     p = arm.verdict.p if arm.verdict is not None else None
     significant = p is not None and p < SIGNIFICANT
-    return nuisance_finding(compared, plan.seeds, significant)
+    return nuisance_finding(compared, plan.judging_seeds, significant)
 
 
 def _or_none(slack: float | None) -> float:
