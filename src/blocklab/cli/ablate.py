@@ -7,25 +7,29 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Out, Plugin, Set, Variant
+from blocklab.cli.options import (
+    Budget,
+    CorpusOption,
+    Out,
+    Plugin,
+    Seeds,
+    Set,
+    StudyName,
+    Variant,
+    Workers,
+)
 
 
 def ablate(
-    study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A shipped question or a YAML file.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
-    ] = None,
+    study: StudyName = None,
+    budget: Budget = None,
     corpus: CorpusOption = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
+    seeds: Seeds = None,
     out: Out = None,
     reuse: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Take finished runs of another study.")
     ] = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
-    ] = None,
+    workers: Workers = None,
     changes: Set = None,
     variant: Variant = None,
     plugin: Plugin = None,

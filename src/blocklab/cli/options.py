@@ -7,6 +7,16 @@ import typer
 
 from blocklab.errors import BlocklabError
 
+StudyName = Annotated[
+    str | None, typer.Argument(metavar="STUDY", help="A shipped question or a YAML file.")
+]
+Budget = Annotated[
+    str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
+]
+Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds.")]
+Workers = Annotated[
+    int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Change a value by its dotted path."),

@@ -1,26 +1,29 @@
 """`blocklab plan`: what a study would train, and how long it would take. Trains nothing."""
 
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Out, Plugin, Set, Variant
+from blocklab.cli.options import (
+    Budget,
+    CorpusOption,
+    Out,
+    Plugin,
+    Seeds,
+    Set,
+    StudyName,
+    Variant,
+    Workers,
+)
 
 
 def plan(
-    study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A shipped question or a YAML file.")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
-    ] = None,
+    study: StudyName = None,
+    budget: Budget = None,
     corpus: CorpusOption = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="How many seeds.")] = None,
+    seeds: Seeds = None,
     out: Out = None,
-    workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
-    ] = None,
+    workers: Workers = None,
     changes: Set = None,
     variant: Variant = None,
     plugin: Plugin = None,

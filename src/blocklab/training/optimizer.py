@@ -6,6 +6,7 @@ factor.
 """
 
 import math
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -77,9 +78,9 @@ class OptimizerConfig(Tagged):
         """A group for every parameter; a group may be empty."""
         return self._by_decay(parameters, self.kind)
 
+    @abstractmethod
     def torch_optimizer(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
         """The torch optimiser for groups that name one algorithm."""
-        raise NotImplementedError
 
     def _by_decay(
         self, parameters: Sequence[NamedParameter], algorithm: str, ratio: float = 1.0

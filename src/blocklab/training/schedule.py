@@ -5,6 +5,7 @@ the first update, so its rate is never zero, and step `total - 1` is the last on
 """
 
 import math
+from abc import abstractmethod
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
@@ -51,9 +52,9 @@ class ScheduleConfig(Tagged):
         peak = max(warmup - 1, 0)
         return self._after_peak(step - peak, total - 1 - peak, total)
 
+    @abstractmethod
     def _after_peak(self, since: int, last: int, total: int) -> float:
         """The factor `since` steps after the peak's; the run's last step is `last` after it."""
-        raise NotImplementedError
 
 
 class Constant(ScheduleConfig):
