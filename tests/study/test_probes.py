@@ -56,7 +56,7 @@ def findings(model):
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=40, deadline=None, derandomize=True)
 @given(configs())
 def test_nothing_is_found_in_any_model_of_our_parts(config):
     model = Transformer(config, seed=0)
@@ -84,6 +84,12 @@ def test_nothing_is_found_in_any_model_of_our_parts(config):
         {"n_layers": 6, "block.norm.kind": "none"},
         {"n_layers": 40, "block.norm.kind": "none"},  # its stream overflows
         {"n_layers": 8, "positions.kind": "learned", "block.residual.kind": "none"},
+        {
+            "n_layers": 8,
+            "block.residual.kind": "none",
+            "block.norm.kind": "dyt",
+            "initialization.kind": "normal",
+        },
     ],
 )
 def test_nothing_is_found_where_a_probe_could_mistake_what_it_sees(changes):
@@ -126,7 +132,7 @@ def test_the_loss_at_step_0_is_that_of_the_theory():
 
 
 def test_a_loss_at_step_0_within_one_nat_of_chance_is_let_through():
-    for std, finds in ((0.2, 0), (0.4, 1)):  # half the variance: 0.64 and 2.56
+    for std, finds in ((0.2, 0), (0.3, 1)):  # half the variance: 0.64 and 1.44
         model = built(**{"initialization.head_std": std})
         assert len(list(probes.starts_too_high(model, probes.evaluated(model)))) == finds
 
@@ -270,7 +276,7 @@ def between(before, changed):
     return places, differing(leaves(before), leaves(changed))
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(configs(), changes)
 def test_whatever_a_declared_change_brings_about_is_explained_by_it(config, declared):
     try:
@@ -284,6 +290,27 @@ def test_whatever_a_declared_change_brings_about_is_explained_by_it(config, decl
 
 
 @pytest.mark.parametrize(
+    ("path", "value"), [(path, value) for path in CHANGES for value in CHANGES[path]]
+)
+def test_each_change_explains_all_that_follows_from_it(path, value):
+    before = built(
+        **{
+            "positions.kind": "alibi",
+            "layers": [{"at": "-1", "positions.kind": "rotary"}],
+            "block.attention.qk_norm": {"kind": "rms"},
+        }
+    ).config
+    if path == "positions.kind" and value in ("learned", "sinusoidal"):
+        before = before.with_changes({"layers": []})
+    changed = before.with_changes({path: value})
+    places, records = between(before, changed)
+    assert (places, records) != ([], []) or value in (False, "pre", "alibi", "fan_in")
+    n_layers = max(before.n_layers, changed.n_layers)
+    assert unexplained_places(places, [path], n_layers, standard=True) == []
+    assert unexplained_leaves(records, [path]) == []
+
+
+@pytest.mark.parametrize(
     ("declared", "made"),
     [
         ("block.norm.kind", {"block.attention.n_heads": 4}),
@@ -294,6 +321,8 @@ def test_whatever_a_declared_change_brings_about_is_explained_by_it(config, decl
         ("head.bias", {"embedding.scale": 2.0}),
         ("dropout", {"block.residual": {"kind": "scaled", "learned": True}}),
         ("block.placement", {"head.bias": True}),
+        ("block.placement", {"block.attention.n_heads": 4}),
+        ("block.parallel", {"block.feed_forward.d_ff": 24}),
     ],
 )
 def test_what_another_change_brings_about_is_not_explained(declared, made):

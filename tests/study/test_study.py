@@ -5,6 +5,7 @@ import yaml
 
 import blocklab as bl
 from blocklab.study.course import courses
+from blocklab.study.liveness import require_differences
 from blocklab.study.plan import plan
 from blocklab.study.results import Text
 from blocklab.study.shipped import find_study, shipped_studies
@@ -40,6 +41,12 @@ def test_every_shipped_question_plans_at_every_budget(name):
         planned = plan(study.at_budget(budget), TEXT)
         assert planned.arms[0].role == "baseline"
         assert planned.arms[-1].role == "placebo"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(shipped_studies()))
+def test_no_variant_of_a_shipped_question_is_dead(name):
+    require_differences(plan(find_study(name), TEXT))
 
 
 @pytest.mark.parametrize("name", sorted(shipped_studies()))

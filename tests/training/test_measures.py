@@ -9,6 +9,7 @@ from torch import nn
 
 import blocklab as bl
 from blocklab.training.measures import (
+    _largest_product,
     gradient_norm_by_block,
     measure_stream,
     measuring_updates,
@@ -102,6 +103,23 @@ def test_the_largest_attention_logit_is_that_of_the_scores_a_query_may_see(chang
     for block in range(3):
         by_hand = scores_by_hand(made, batch, block, window)
         assert measured[block] == pytest.approx(float(by_hand.max()), rel=1e-4)
+
+
+def test_keys_that_a_query_may_not_see_count_for_nothing():
+    query, value = -torch.ones(1, 1, 3, 4), torch.zeros(1, 1, 3, 4)
+    key = torch.tensor([2.0, 3.0, 1.0])[:, None].expand(1, 1, 3, 4)
+    # Every score is -2 times the key's size: -4, -6 and -2, the last seen by the last query alone.
+    assert _largest_product(query, key, value, is_causal=True) == pytest.approx(-2)
+    assert _largest_product(query[:, :, :2], key, value, is_causal=True) == pytest.approx(-4)
+    seen = torch.tensor([[False, True, False]])
+    assert _largest_product(query, key, value, seen) == pytest.approx(-6)
+    assert _largest_product(query, key, value, torch.tensor([0.0, 0.0, -9.0])) == pytest.approx(-4)
+
+
+def test_dropout_is_left_out_of_what_is_measured():
+    batch = tokens()
+    with_dropout, without = model(dropout=0.5).train(), model()
+    assert measure_stream(with_dropout, batch) == measure_stream(without, batch)
 
 
 def test_attention_without_a_softmax_has_no_logit():

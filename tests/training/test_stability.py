@@ -101,6 +101,27 @@ def test_the_window_is_the_last_201_losses_and_not_the_whole_run():
     assert find_spikes(losses).steps == (450,)
 
 
+@pytest.mark.parametrize(("n_level", "found"), [(100, False), (101, True)])
+def test_the_window_holds_exactly_201_losses(n_level, found):
+    # Off the line by 0.2 to either side, then on it: MAD 0.2 while 101 of the 201 are off it,
+    # and 0 once they are only 100.
+    detector = SpikeDetector()
+    for step in range(240):
+        detector.see(3 + 0.2 * (-1) ** step)
+    for _ in range(n_level):
+        detector.see(3.0)
+    assert detector.see(3.5) is found
+
+
+@pytest.mark.parametrize(("loss", "found"), [(3.1 + 1.036, False), (3.1 + 1.040, True)])
+def test_the_median_of_an_even_number_lies_between_the_middle_two(loss, found):
+    # 32 losses of 3.0 and 32 of 3.2 in turn: line at 3.1, MAD 0.1.
+    detector = SpikeDetector()
+    for step in range(64):
+        detector.see(3.0 + 0.2 * (step % 2))
+    assert detector.see(loss) is found
+
+
 def test_a_short_run_is_not_measured():
     assert find_spikes(falling(199)) is None
     assert find_spikes(falling(200)).tested == 136
@@ -200,6 +221,11 @@ def test_the_margin_ends_where_every_higher_rate_diverges():
     assert margin.diverges_from == pytest.approx(100)
     assert margin.words == "×100"
     assert margin.stops_learning_from == pytest.approx(100)
+
+
+def test_a_rate_that_diverges_between_two_that_do_not_ends_no_margin():
+    margin = stable_margin({1e-3: 3.5, 3e-3: None, 1e-2: 4.0, 3e-2: None}, UNIGRAM)
+    assert margin.diverges_from == pytest.approx(30)
 
 
 def test_a_margin_without_divergence_is_only_a_lower_bound():

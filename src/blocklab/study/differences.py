@@ -34,8 +34,6 @@ _BEYOND: Mapping[str, tuple[str, ...]] = {
 """Places in the model that a declared path may change beside the one of its own name. `block`
 stands for every block."""
 
-_PARTS_OF_STANDARD_BLOCK = ("norm", "attention", "feed_forward", "residual")
-
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -113,8 +111,8 @@ def _own_place(path: str, standard: bool) -> str:
     steps = path.split(".")
     if steps[0] != "block":
         return steps[0]
-    known = len(steps) > 1 and steps[1] in _PARTS_OF_STANDARD_BLOCK
-    return f"block.{steps[1]}" if standard and known else "block"
+    part = "" if len(steps) == 1 else steps[1]
+    return f"block.{part}" if standard and part not in ("", "kind") else "block"
 
 
 def _covers(place: str, layer: int | None, path: str) -> bool:

@@ -302,7 +302,7 @@ def _require_declared(
             "declare"
         )
     blocks = (arm.config.block, baseline.config.block)
-    standard = all(isinstance(block, StandardBlock.Config) for block in blocks)
+    standard = all(type(block) is StandardBlock.Config for block in blocks)
     for paths, what in (
         (difference.modules, "modules"),
         (difference.parameters, "parameters"),

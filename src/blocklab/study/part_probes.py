@@ -6,7 +6,7 @@ A promise goes with the class: a part derived from ours has made it, a user's ow
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,7 +29,6 @@ from blocklab.study.probes import (
     parts_of,
     probe_tokens,
     same_bits,
-    without_shared,
 )
 
 
@@ -45,8 +44,9 @@ class _Attention:
     context: AttentionContext
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Its output for another input."""
-        return self.module(x, without_shared(self.context))  # type: ignore[no-any-return]
+        """Its output for another input, nothing kept from the first time."""
+        context = replace(self.context, shared={})
+        return self.module(x, context)  # type: ignore[no-any-return]
 
 
 def norm_statistics(model: Transformer) -> Iterator[str]:

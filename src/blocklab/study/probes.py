@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -268,8 +268,3 @@ def ill_grouped(model: Transformer, optimizer: OptimizerConfig) -> Iterator[str]
 def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal, values that are no numbers too."""
     return torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
-def without_shared(context: Any) -> Any:
-    """The same attention context with nothing computed yet, to call one attention again."""
-    return replace(context, shared={}, cache=None, dropout=0.0)
