@@ -9,7 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from blocklab.model.block import BlockConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import AttentionConfig, CausalAttention
+from blocklab.parts.context import AttentionContext
 from blocklab.parts.feed_forward import FeedForwardConfig
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
@@ -148,15 +149,55 @@ def never_called(model: Transformer, traced: TrainingPass) -> Iterator[str]:
 
 
 def without_gradient(model: Transformer, traced: TrainingPass) -> Iterator[str]:
-    """Parameters that training could never move."""
+    """Parameters that training could never move.
+
+    A gradient of 0 may have vanished on its way through many blocks, which is a result and no
+    fault; such a parameter must then move the output of its own block.
+    """
     names = [
         name
         for name, gradient in traced.gradients.items()
         if not _has_gradient(gradient) and not _may_have_none(model, name)
     ]
+    vanished = [name for name in names if traced.gradients[name] is not None]
+    dead = set(names) - _moving_their_block(model, vanished)
+    names = [name for name in names if name in dead]
     if names:
         more = f" and {len(names) - 3} more" if len(names) > 3 else ""
         yield f"no gradient reaches {', '.join(names[:3])}{more}: the loss does not depend on it"
+
+
+def _moving_their_block(model: Transformer, names: list[str]) -> set[str]:
+    """Those of the parameters that act where they stand, whatever comes after."""
+    if not names:
+        return set()
+    parameters = [model.get_parameter(name) for name in names]
+    moving: set[str] = set()
+    with seeded(), evaluating(model):
+        for output in _segments(model):
+            total = (output * torch.randn(output.shape)).sum()
+            gradients = torch.autograd.grad(total, parameters, allow_unused=True)
+            moving |= {n for n, g in zip(names, gradients, strict=True) if _has_gradient(g)}
+    return moving
+
+
+def _segments(model: Transformer) -> Iterator[Tensor]:
+    """The stream as it enters the blocks, then each block and the head on a random stream."""
+    calls: list[tuple[Tensor, AttentionContext]] = []
+    hooks = [
+        block.register_forward_pre_hook(lambda _, inputs: calls.append(inputs))
+        for block in model.blocks
+    ]
+    try:
+        model(probe_tokens(model, PROBE_LENGTH))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    entering = calls[0][0]
+    yield entering
+    for block, (x, context) in zip(model.blocks, calls, strict=True):
+        yield block(torch.randn(x.shape), replace(context, shared={}))
+    yield model.head(model.final_norm(torch.randn(entering.shape)))
 
 
 def _has_gradient(gradient: Tensor | None) -> bool:
