@@ -12,6 +12,7 @@ from blocklab.report.html import page
 from blocklab.study.nuisances import Cell, nuisance_finding
 from blocklab.study.results import StudyResult
 from blocklab.study.verdict import ArmEvidence, placebo, verdicts
+from blocklab.training.stability import stable_margin
 from tests.report.factory import study
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -62,6 +63,16 @@ def test_every_variants_word_is_said_once_in_the_headline_and_begins_its_sentenc
         assert words.sentence(arm, result).split("): ", 1)[1].startswith(word)
         if word in ("better", "worse"):
             assert (arm.effect.mean < 0) == (word == "better")
+
+
+def test_a_rate_from_which_an_arm_stops_learning_is_said():
+    result = judged({"v": 0.3})
+    curve = {1e-3: 4.0, 3e-3: 3.7, 1e-2: 5.95, 3e-2: None}
+    arm = replace(result.arms[1], margin=stable_margin(curve, 5.94))
+    assert "At 0.01 and every higher rate it diverges or learns no more" in words.sentence(
+        arm, result
+    )
+    assert "every higher rate" not in words.sentence(result.arms[0], result)
 
 
 def test_an_effect_below_delta_is_said_to_be_one():

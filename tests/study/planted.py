@@ -86,6 +86,11 @@ PLANTED = (
         r"no gradient reaches .*blocks\.0\.feed_forward\.expand\.weight",
     ),
     Planted(
+        "blocks cut from one another",
+        {"block.kind": "planted-cuts-the-stream"},
+        r"no gradient reaches embedding\.weight, blocks\.0\.norm\.attention\.weight",
+    ),
+    Planted(
         "a branch scaled away",
         {"block.residual": {"kind": "scaled", "scale": 0.0}},
         r"no gradient reaches .* and \d+ more",

@@ -52,6 +52,30 @@ class RMSAgain(nn.Module):
         return F.rms_norm(x, self.gain.shape, self.gain, 1e-6)
 
 
+class TwoNumbers(nn.Module):
+    def __init__(self, d_model: int, config: bl.parts.ResidualConfig) -> None:
+        super().__init__()
+        self.scales = nn.Parameter(torch.ones(1, 2))
+
+    def forward(self, stream, branch):
+        return self.scales[0, 0] * stream + self.scales[0, 1] * branch
+
+
+def _two_numbers(kind: str, role: bl.parts.Role) -> None:
+    def parameters(self, d_model):
+        return {"scales": bl.parts.Spec((1, 2), role)}
+
+    record = {"kind": kind, "__annotations__": {"kind": Literal[kind]}, "parameters": parameters}
+    module = type(f"TwoNumbers{role}", (TwoNumbers,), {"__module__": __name__})
+    module.Config = type("Config", (bl.parts.ResidualConfig,), record | {"__module__": __name__})
+    bl.part("residual", kind)(module)
+
+
+# One decays, the other does not; they are no fault.
+_two_numbers("planted-decayed", "other")
+_two_numbers("planted-undecayed", "gain")
+
+
 # Parts left out, parameters that nothing reaches.
 
 
@@ -79,6 +103,14 @@ class Detached(MLP):
         with torch.no_grad():
             h = self.activation(self.expand(x))
         return self.contract(h)
+
+
+@own("block", "cuts-the-stream", StandardBlock)
+class CutsTheStream(StandardBlock):
+    """Each block learns, and nothing before it."""
+
+    def forward(self, x, context):
+        return super().forward(x.detach(), context)
 
 
 # The future.

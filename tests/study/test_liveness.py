@@ -80,3 +80,69 @@ def test_a_flag_that_a_part_ignores_is_refused_by_name():
 def test_a_planted_fault_is_caught_by_name(planted):
     with pytest.raises(bl.BlocklabError, match=rf"^variants\.planted: .*{planted.words}"):
         require_differences(planted.plan())
+
+
+def test_a_difference_in_what_decays_alone_is_let_through():
+    study = minimal(
+        baseline={
+            "preset": "modern",
+            "d_model": 32,
+            "n_layers": 2,
+            "n_heads": 2,
+            "set": {"block.residual": {"kind": "planted-undecayed"}},
+        },
+        variants={"decayed": {"block.residual": {"kind": "planted-decayed"}}},
+    )
+    (difference,) = require_differences(plan(study, TEXT))
+    assert difference.logits == 0
+
+
+def test_a_difference_says_where_it_lies():
+    study = minimal(
+        variants={
+            "layer-norm": {"block.norm": {"kind": "layer", "bias": True}},
+            "warmer": {"training.schedule.warmup": 0.5},
+        },
+        match="none",
+    )
+    norm, warmup = require_differences(plan(study, TEXT))
+    assert "blocks.1.norm.attention" in norm.modules
+    assert norm.parameters[0] == "blocks.0.norm.attention.bias"
+    assert norm.first_values == ()
+    assert norm.logits > 0
+    assert (warmup.modules, warmup.parameters, warmup.logits) == ((), (), 0.0)
+    assert warmup.training == ("schedule.warmup",)
+
+
+def test_a_path_that_only_says_what_null_means_is_let_through_and_listed():
+    study = minimal(variants={"post": {"block.placement": "post", "final_norm": "none"}})
+    (difference,) = require_differences(plan(study, TEXT))
+    assert difference.idle == ("final_norm",)
+
+
+def test_two_variants_that_train_the_same_are_refused_by_both_names():
+    study = minimal(
+        variants={
+            "one": {"block.norm.kind": "layer"},
+            "other": {"block.norm": {"kind": "layer", "eps": 1e-6, "bias": False}},
+        }
+    )
+    with pytest.raises(bl.BlocklabError, match=r"variants\.other: trains what variants\.one"):
+        require_differences(plan(study, TEXT))
+
+
+def test_a_warmup_too_short_for_its_run_takes_no_effect():
+    """A tenth of ten steps is the first one, and that is already at the full rate."""
+    study = minimal(variants={"no-warmup": {"training.schedule.warmup": 0}})
+    with pytest.raises(bl.BlocklabError, match=r"no-warmup: .*the same steps.* takes no effect"):
+        require_differences(plan(study, TEXT))
+
+
+def test_an_error_inside_a_part_says_while_what_it_happened(monkeypatch):
+    def fails(self, x):
+        raise RuntimeError("a shape does not fit")
+
+    monkeypatch.setattr(bl.parts.LayerNorm, "forward", fails)
+    with pytest.raises(RuntimeError) as caught:
+        require_differences(plan(minimal(), TEXT))
+    assert "while probing variants.layer-norm" in caught.value.__notes__[0]

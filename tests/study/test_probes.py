@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings
 
 import blocklab as bl
 from blocklab.model.transformer import Transformer
@@ -14,13 +13,6 @@ from blocklab.parts.attention import AttentionConfig
 from blocklab.parts.context import AttentionContext
 from blocklab.parts.norm import NormConfig
 from blocklab.study import part_probes, probes
-from blocklab.study.differences import (
-    anatomy,
-    differing,
-    leaves,
-    unexplained_leaves,
-    unexplained_places,
-)
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import plan
 from blocklab.training.optimizer import AdamW
@@ -230,155 +222,3 @@ def test_probing_leaves_no_hook_and_no_random_number_behind():
     findings(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
-
-
-# Differences and what explains them.
-
-CHANGES = {
-    "vocab_size": [17],
-    "context_length": [8],
-    "d_model": [48],
-    "n_layers": [4],
-    "tie_embeddings": [True, False],
-    "dropout": [0.2],
-    "embedding.scale": [3.0],
-    "positions.kind": ["learned", "sinusoidal", "none", "alibi"],
-    "block.placement": ["post", "sandwich", "output", "pre"],
-    "block.parallel": ["one_norm", "two_norms"],
-    "block.norm.kind": ["layer", "dyt", "none"],
-    "block.attention.n_heads": [1],
-    "block.attention.window": [3],
-    "block.feed_forward": [{"kind": "mlp", "d_ff": 20}],
-    "block.residual": [{"kind": "scaled", "learned": True}],
-    "blocks.0.norm.kind": ["dyt"],
-    "blocks.-1.feed_forward.d_ff": [20],
-    "layers": [[{"at": "::2", "block.attention.window": 3}]],
-    "final_norm": ["none", {"kind": "layer"}],
-    "head.bias": [True],
-    "head.softcap": [9.0],
-    "initialization.kind": ["depth", "fan_in"],
-    "initialization.residual_writers": ["zero"],
-}
-
-changes = st.lists(st.sampled_from(sorted(CHANGES)), min_size=1, max_size=3, unique=True).flatmap(
-    lambda paths: st.fixed_dictionaries({path: st.sampled_from(CHANGES[path]) for path in paths})
-)
-
-
-def between(before, changed):
-    """Every place and every leaf of the record that differs."""
-    one, other = (anatomy(Transformer(config, seed=0)) for config in (before, changed))
-    places = [
-        *differing(one.modules, other.modules),
-        *differing(one.shapes, other.shapes),
-        *differing(one.values, other.values),
-    ]
-    return places, differing(leaves(before), leaves(changed))
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(configs(), changes)
-def test_whatever_a_declared_change_brings_about_is_explained_by_it(config, declared):
-    try:
-        changed = config.with_changes(declared)
-    except bl.BlocklabError:
-        assume(False)
-    places, records = between(config, changed)
-    n_layers = max(config.n_layers, changed.n_layers)
-    assert unexplained_places(places, declared, n_layers, standard=True) == []
-    assert unexplained_leaves(records, declared) == []
-
-
-@pytest.mark.parametrize(
-    ("path", "value"), [(path, value) for path in CHANGES for value in CHANGES[path]]
-)
-def test_each_change_explains_all_that_follows_from_it(path, value):
-    before = built(
-        **{
-            "positions.kind": "alibi",
-            "layers": [{"at": "-1", "positions.kind": "rotary"}],
-            "block.attention.qk_norm": {"kind": "rms"},
-        }
-    ).config
-    if path == "positions.kind" and value in ("learned", "sinusoidal"):
-        before = before.with_changes({"layers": []})
-    changed = before.with_changes({path: value})
-    places, records = between(before, changed)
-    assert (places, records) != ([], []) or value in (False, "pre", "alibi", "fan_in")
-    n_layers = max(before.n_layers, changed.n_layers)
-    assert unexplained_places(places, [path], n_layers, standard=True) == []
-    assert unexplained_leaves(records, [path]) == []
-
-
-@pytest.mark.parametrize(
-    ("declared", "made"),
-    [
-        ("block.norm.kind", {"block.attention.n_heads": 4}),
-        ("block.attention.n_heads", {"block.feed_forward.d_ff": 24}),
-        ("blocks.0.norm.kind", {"blocks.1.norm.kind": "layer"}),
-        ("blocks.0.norm.kind", {"final_norm": {"kind": "layer"}}),
-        ("positions.kind", {"tie_embeddings": True}),
-        ("head.bias", {"embedding.scale": 2.0}),
-        ("dropout", {"block.residual": {"kind": "scaled", "learned": True}}),
-        ("block.placement", {"head.bias": True}),
-        ("block.placement", {"block.attention.n_heads": 4}),
-        ("block.parallel", {"block.feed_forward.d_ff": 24}),
-    ],
-)
-def test_what_another_change_brings_about_is_not_explained(declared, made):
-    before = built().config
-    places, records = between(before, before.with_changes(made))
-    assert unexplained_places(places, [declared], 2, standard=True) != []
-    if not declared.startswith("blocks"):
-        assert unexplained_leaves(records, [declared]) != []
-
-
-def test_a_difference_says_where_it_lies():
-    study = minimal(
-        variants={
-            "layer-norm": {"block.norm": {"kind": "layer", "bias": True}},
-            "warmer": {"training.schedule.warmup": 0.5},
-        },
-        match="none",
-    )
-    norm, warmup = require_differences(plan(study, TEXT))
-    assert "blocks.1.norm.attention" in norm.modules
-    assert norm.parameters[0] == "blocks.0.norm.attention.bias"
-    assert norm.first_values == ()
-    assert norm.logits > 0
-    assert (warmup.modules, warmup.parameters, warmup.logits) == ((), (), 0.0)
-    assert warmup.training == ("schedule.warmup",)
-
-
-def test_a_path_that_only_says_what_null_means_is_let_through_and_listed():
-    study = minimal(variants={"post": {"block.placement": "post", "final_norm": "none"}})
-    (difference,) = require_differences(plan(study, TEXT))
-    assert difference.idle == ("final_norm",)
-
-
-def test_two_variants_that_train_the_same_are_refused_by_both_names():
-    study = minimal(
-        variants={
-            "one": {"block.norm.kind": "layer"},
-            "other": {"block.norm": {"kind": "layer", "eps": 1e-6, "bias": False}},
-        }
-    )
-    with pytest.raises(bl.BlocklabError, match=r"variants\.other: trains what variants\.one"):
-        require_differences(plan(study, TEXT))
-
-
-def test_a_warmup_too_short_for_its_run_takes_no_effect():
-    """A tenth of ten steps is the first one, and that is already at the full rate."""
-    study = minimal(variants={"no-warmup": {"training.schedule.warmup": 0}})
-    with pytest.raises(bl.BlocklabError, match=r"no-warmup: .*the same steps.* takes no effect"):
-        require_differences(plan(study, TEXT))
-
-
-def test_an_error_inside_a_part_says_while_what_it_happened(monkeypatch):
-    def fails(self, x):
-        raise RuntimeError("a shape does not fit")
-
-    monkeypatch.setattr(bl.parts.LayerNorm, "forward", fails)
-    with pytest.raises(RuntimeError) as caught:
-        require_differences(plan(minimal(), TEXT))
-    assert "while probing variants.layer-norm" in caught.value.__notes__[0]

@@ -4,6 +4,7 @@ Where rates were searched, a variant's sentence is its verdict. Where a fixed gr
 are effects with their intervals and no verdict: better and worse are then signs of a number.
 """
 
+import re
 from collections.abc import Sequence
 
 from blocklab.report import formats
@@ -86,6 +87,7 @@ def sentence(arm: Arm, result: StudyResult) -> str:
         *_edge(arm),
         _diverged(arm, result.baseline),
         *_stalled(arm, result),
+        *_stops_learning(arm),
     ]
     return " ".join(parts)
 
@@ -125,7 +127,8 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
         subject += f" ({what})"
     if arm.verdict is not None:
         depends = f" {_begun(arm.dependence.sentence)}." if arm.dependence is not None else ""
-        return f"{subject}: {real_minus(arm.verdict.sentence)}.{real_minus(depends)}"
+        found = re.sub(r"^(better|worse) by ([\d.]+)", r"\1 by \2 nats", arm.verdict.sentence)
+        return f"{subject}: {real_minus(found)}.{real_minus(depends)}"
     effect = arm.effect
     if effect is None:
         return f"{subject}: no difference can be given, because {_why_none(arm, result.baseline)}."
@@ -198,6 +201,18 @@ def _diverged(arm: Arm, base: Arm) -> str:
     if arm is base or not (arm.n_diverged or base.n_diverged):
         return f"{own}."
     return f"{own}, against {base.n_diverged} of {base.n_runs} of {clean(base.name)}."
+
+
+def _stops_learning(arm: Arm) -> list[str]:
+    """From which rate on an arm that can learn no longer does."""
+    margin = arm.margin
+    if margin is None or margin.stops_learning_from is None:
+        return []
+    first = float(f"{margin.best_rate * margin.stops_learning_from:.3g}")
+    return [
+        f"At {rate(first)} and every higher rate it diverges or learns no more than how often each "
+        "token occurs."
+    ]
 
 
 def _stalled(arm: Arm, result: StudyResult) -> list[str]:

@@ -174,7 +174,7 @@ def _moving_their_block(model: Transformer, names: list[str]) -> set[str]:
     parameters = [model.get_parameter(name) for name in names]
     moving: set[str] = set()
     with seeded(), evaluating(model):
-        for output in _segments(model):
+        for output in filter(lambda output: output.requires_grad, _segments(model)):
             total = (output * torch.randn(output.shape)).sum()
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
             moving |= {n for n, g in zip(names, gradients, strict=True) if _has_gradient(g)}
