@@ -158,12 +158,12 @@ PLANTED = (
     Planted(
         "dropout that stays on in evaluation",
         {"block.feed_forward.kind": "planted-always-drops"},
-        r"two evaluations differ",
+        r"two evaluations differ at blocks\.0\.feed_forward",
     ),
     Planted(
         "random numbers of its own",
         {"block.feed_forward.kind": "planted-own-dice"},
-        r"two training passes from one seed differ",
+        r"two training passes from one seed differ at blocks\.0\.feed_forward",
     ),
     Planted(
         "a module that changes from model to model",

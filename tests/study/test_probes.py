@@ -81,6 +81,8 @@ def test_nothing_is_found_in_any_model_of_our_parts(config):
             "block.residual.kind": "none",
             "block.norm.kind": "dyt",
             "initialization.kind": "normal",
+            "head.bias": True,  # which drowns what comes through
+            "dropout": 0.3,
         },
     ],
 )
@@ -111,6 +113,13 @@ def test_a_training_pass_gives_the_gradients_of_the_next_token_loss():
     for (name, gradient), by_hand in zip(traced.gradients.items(), expected, strict=True):
         torch.testing.assert_close(gradient, by_hand, msg=name)
     assert "blocks.1.norm.feed_forward" in traced.called
+
+
+def test_a_parameter_is_seen_to_move_its_block_where_gradients_vanish_and_tables_are_frozen():
+    model = shaken()
+    model.embedding.weight.requires_grad_(False)
+    names = ["blocks.1.attention.qkv.weight", "final_norm.weight"]
+    assert probes._moving_their_block(model, names) == set(names)
 
 
 # Step 0.

@@ -78,6 +78,7 @@ def test_rates_written_as_yaml_writes_them_are_numbers():
         ({"baseline": {"preset": "modern", "file": "x.yaml"}}, ["one of"]),
         ({"variants": {"x": {"block.nrom.kind": "layer"}}}, ["variants.x", "nrom", "norm"]),
         ({"variants": {"x": {"data.corpus": "python-docs"}}}, ["variants.x", "data"]),
+        ({"variants": {"x": {"training.validation_tokens": 99}}}, ["variants.x", "another text"]),
         ({"variants": {"x": {"training.clpi": 1}}}, ["variants.x", "training.clpi", "clip"]),
     ],
 )

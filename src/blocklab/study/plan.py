@@ -13,6 +13,9 @@ from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
 
+SWEPT = "training.validation_tokens"
+"""The one path of training that decides what the loss is measured on."""
+
 
 @dataclass(frozen=True)
 class PlannedArm:
@@ -136,9 +139,10 @@ def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[Planned
 
 
 def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) -> PlannedArm:
-    if any(path.split(".")[0] == "data" for path in changes):
+    if any(path.split(".")[0] == "data" or path == SWEPT for path in changes):
         raise BlocklabError(
-            f"variants.{name}: a variant cannot change data, the loss would be of another text"
+            f"variants.{name}: a variant cannot change data or {SWEPT}, the loss would be of "
+            "another text"
         )
     try:
         config, recipe = _changed(baseline.config, baseline.training, changes)

@@ -33,6 +33,7 @@ from blocklab.training.checkpoint import (
 )
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.stability import ended_high
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer
 
 RESULTS = 1
@@ -198,9 +199,8 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     losses = [row["train_loss"] for row in rows]
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan
-    uniform = math.log(trainer.config.rows)
     diverged = trainer.diverged
-    if diverged is None and not validation < min(losses[0], uniform):
+    if diverged is None and ended_high(validation, losses[0], trainer.config.rows):
         where = "final loss" if math.isfinite(validation) else "validation loss"
         diverged = Divergence(trainer.steps_done, where)
     tenth = losses[-max(1, len(losses) // 10) :]
