@@ -1,5 +1,7 @@
 """Where rates were searched the words of the verdicts are what the page, table and terminal say."""
 
+import csv
+import io
 import re
 from dataclasses import replace
 
@@ -7,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklab.report import limits, table, words
+from blocklab.report import limits, results_csv, table, words
 from blocklab.report.html import page
 from blocklab.study.nuisances import Cell, nuisance_finding
 from blocklab.study.results import StudyResult
 from blocklab.study.verdict import ArmEvidence, placebo, verdicts
-from blocklab.training.stability import stable_margin
+from blocklab.training.stability import GradientNorms, Spikes, stable_margin
 from tests.report.factory import study
 
 SEEDS = (1, 2, 3, 4, 5)
@@ -130,3 +132,17 @@ def test_under_five_seeds_there_is_no_verdict_word(n):
     said = words.sentence(arm, replace(result, arms=(result.arms[0], arm)))
     assert "exploratory" in said
     assert not re.search(r"\b(better|worse|equivalent|no difference found)\b", said)
+
+
+def test_every_runs_stability_is_in_results_csv():
+    result = judged({"v": 0.3})
+    run = replace(
+        result.runs[0],
+        spikes=Spikes(steps=(70, 71, 90), events=2, tested=100),
+        norms=GradientNorms(median=0.5, p999=2.5, clipped=0.25, not_finite=0),
+    )
+    text = results_csv.as_csv(replace(result, runs=(run, result.runs[1])))
+    first, second = csv.DictReader(io.StringIO(text))
+    names = ("spikes", "gradient_norm_median", "gradient_norm_p999", "clipped_share")
+    assert [first[name] for name in names] == ["2", "0.5", "2.5", "0.25"]
+    assert [second[name] for name in names] == [""] * 4

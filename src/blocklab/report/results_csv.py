@@ -9,7 +9,8 @@ from blocklab.study.results import RunResult, StudyResult
 COLUMNS = (
     "variant", "seed", "learning_rate", "validation_loss", "train_loss", "diverged", "diverged_at",
     "diverged_in", "start_loss", "steps", "tokens", "epochs", "seconds", "tokens_per_second",
-    "peak_memory", "run", "cell",
+    "peak_memory", "run", "cell", "spikes", "gradient_norm_median", "gradient_norm_p999",
+    "clipped_share",
 )  # fmt: skip
 
 
@@ -42,7 +43,15 @@ def _row(run: RunResult) -> list[str]:
         str(run.peak_memory),
         run.id,
         run.cell,
+        _exact(run.spikes.events if run.spikes else None),
+        *(_exact(value) for value in _norms(run)),
     ]
+
+
+def _norms(run: RunResult) -> tuple[float | None, float | None, float | None]:
+    """Median and 99.9th percentile of the gradient's norm, and the share of clipped steps."""
+    norms = run.norms
+    return (norms.median, norms.p999, norms.clipped) if norms else (None, None, None)
 
 
 def _exact(value: float | None) -> str:
