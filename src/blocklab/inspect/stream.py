@@ -25,7 +25,7 @@ def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
     similarities: list[Tensor] = []
 
     def measure(_: nn.Module, __: tuple[object, ...], stream: Tensor) -> None:
-        similarities.append(_mean_cosine(stream))
+        similarities.append(mean_cosine(stream))
 
     hooks = [block.register_forward_hook(measure) for block in model.blocks]
     try:
@@ -37,7 +37,7 @@ def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
     return similarities
 
 
-def _mean_cosine(stream: Tensor) -> Tensor:
+def mean_cosine(stream: Tensor) -> Tensor:
     """Mean over pairs of different positions, (B, T, d) -> (B,)."""
     wide = stream if stream.dtype == torch.float64 else stream.float()
     units = F.normalize(wide, dim=-1)

@@ -91,6 +91,8 @@ class RunOutcome:
     seconds: float
     tokens_per_second: float
     peak_memory: int
+    inspect_seconds: float = 0.0
+    """Of `seconds`, what looking into the model took."""
 
 
 class Stopped(Exception):
@@ -131,7 +133,7 @@ def train_run(
     metrics.truncate_to(trainer.steps_done)
     saved_at = time.monotonic()
     for measured in trainer.steps(total):
-        row = asdict(measured)
+        row = {name: value for name, value in asdict(measured).items() if value is not None}
         every = spec.training.evaluate_every
         if every and measured.step % every == 0 and measured.step < total:
             row["validation_loss"] = trainer.evaluate()
@@ -180,6 +182,7 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     )
     trainer.steps_done = checkpoint.step
     trainer.train_seconds = checkpoint.state["train_seconds"]
+    trainer.inspect_seconds = checkpoint.state["inspect_seconds"]
 
 
 def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
@@ -190,7 +193,11 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
         folder,
         trainer.steps_done,
         tensors,
-        {"id": spec.id, "train_seconds": trainer.train_seconds},
+        {
+            "id": spec.id,
+            "train_seconds": trainer.train_seconds,
+            "inspect_seconds": trainer.inspect_seconds,
+        },
     )
 
 
@@ -217,6 +224,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         seconds=trainer.train_seconds,
         tokens_per_second=tokens / trainer.train_seconds,
         peak_memory=peak_memory(),
+        inspect_seconds=trainer.inspect_seconds,
     )
     tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))

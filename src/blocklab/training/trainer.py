@@ -22,6 +22,7 @@ from blocklab.model.transformer import Transformer
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.loss import Loss, linear_cross_entropy
+from blocklab.training.measures import Inspection, StepInspection
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 
@@ -38,6 +39,8 @@ class StepMetrics:
     """Over all parameters before clipping."""
     log_z: float
     """Mean log of the softmax's normaliser."""
+    inspection: Inspection | None = None
+    """Every `training.inspect_every` steps."""
 
 
 @dataclass(frozen=True)
@@ -112,6 +115,8 @@ class Trainer:
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
+        self.inspect_seconds = 0.0
+        """Of them, what looking into the model took."""
         self.diverged: Divergence | None = None
 
     def step(self) -> float:
@@ -123,18 +128,25 @@ class Trainer:
         began = time.perf_counter()
         self.model.train()
         inputs, targets = self.windows.batch(self.steps_done)  # each (B, T)
+        looking = StepInspection(self.model, inputs) if self._inspects() else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "dropout", self.steps_done))
             loss, log_z = self._backward(inputs, targets)
+        if looking is not None:
+            looking.before_update()
         norm = clip_gradients(self.model.parameters(), self.training.clip or math.inf)
         factor = self._factor()
         self._note_divergence(loss, norm)
         self.optimizer.step(factor)
         self.optimizer.zero_grad()
         self.steps_done += 1
+        inspection = None
+        if looking is not None:
+            inspection = looking.after_update()
+            self.inspect_seconds += looking.seconds
         self.train_seconds += time.perf_counter() - began
         rate = self.training.learning_rate * factor
-        return StepMetrics(self.steps_done, loss, rate, norm, log_z)
+        return StepMetrics(self.steps_done, loss, rate, norm, log_z, inspection)
 
     def steps(self, until: int) -> Iterator[StepMetrics]:
         """Steps until `until` are done, or until `diverged` says that a value is not finite."""
@@ -177,6 +189,10 @@ class Trainer:
                 losses.append(rows.view(targets.shape).double().sum(1) / n_targets)
                 targets_in.append(n_targets)
         return Evaluation(torch.cat(losses), torch.cat(targets_in))
+
+    def _inspects(self) -> bool:
+        every = self.training.inspect_every
+        return every is not None and self.steps_done % every == 0
 
     def _factor(self) -> float:
         """The schedule's factor on the peak rate for the next step; 1 while no length is known."""
