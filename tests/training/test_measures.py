@@ -9,6 +9,7 @@ from torch import nn
 
 import blocklab as bl
 from blocklab.training.config import TrainingConfig
+from blocklab.training.inspection import growth_per_block
 from blocklab.training.measures import (
     _largest_product,
     gradient_norm_by_block,
@@ -16,7 +17,6 @@ from blocklab.training.measures import (
     update_ratios,
     weights_by_block,
 )
-from blocklab.training.stability import growth_per_block
 from blocklab.training.trainer import Trainer
 
 VOCABULARY = 32

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from blocklab.report.blocks import blocks_chart
 from blocklab.report.drawing import Chart
 from blocklab.report.effects import effects_chart
 from blocklab.report.formats import clean
@@ -17,7 +18,7 @@ def charts(result: StudyResult) -> tuple[Chart, ...]:
     """
     name = next(iter(result.cells), "")
     cell = result.in_cell(name) if name else result
-    curves = (make(cell) for make in (rates_chart, loss_chart, gradient_chart))
+    curves = (make(cell) for make in (rates_chart, loss_chart, gradient_chart, blocks_chart))
     where = f" Shown for one setting of the nuisances: {clean(name)}." if name else ""
     made = [effects_chart(result)]
     made += [chart and replace(chart, reading=chart.reading + where) for chart in curves]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from blocklab.report import formats, limits, results_csv, table, words
+from blocklab.report import formats, insides, limits, results_csv, table, words
 from blocklab.report.charts import charts
 from blocklab.report.drawing import inline, to_png, to_svg
 from blocklab.study.results import Arm, StudyResult
@@ -75,11 +75,20 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         ],
         notes=table.NOTES,
         figures=figures,
+        insides=insides.rows(_shown_cell(result)),
+        inside_columns=insides.COLUMNS,
+        inside_note=insides.NOTE,
         variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
         settings=[_setting(name, result) for name in result.cells],
         limits=limits.limits(result),
         circumstances=_circumstances(result),
     )
+
+
+def _shown_cell(result: StudyResult) -> StudyResult:
+    """The result itself, or its first setting of the nuisances."""
+    first = next(iter(result.cells), None)
+    return result if first is None else result.in_cell(first)
 
 
 def _size(result: StudyResult) -> str:

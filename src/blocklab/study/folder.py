@@ -20,6 +20,7 @@ from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.statistics import Array
 from blocklab.study.study import Study
 from blocklab.training.checkpoint import read_metrics
+from blocklab.training.inspection import Inspection, summarised_looks
 from blocklab.training.run import WINDOWS, finished
 from blocklab.training.stability import find_spikes, summarised_norms
 
@@ -43,6 +44,10 @@ REPORT = "report.html"
 
 POINTS_KEPT = 400
 """Steps of a run that a report is given; a longer curve is thinned evenly."""
+
+
+LOOKS_KEPT = 40
+"""Looks into a run's model that a report is given."""
 
 
 class StudyFolder:
@@ -146,6 +151,9 @@ class StudyFolder:
         if outcome is None:
             return None
         rows = read_metrics(folder / "metrics.jsonl")
+        looks = tuple(
+            (row["step"], Inspection(**row["inspection"])) for row in rows if "inspection" in row
+        )
         stride = max(1, len(rows) // POINTS_KEPT)
         kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == len(rows) - 1]
         return RunResult(
@@ -170,6 +178,9 @@ class StudyFolder:
             cell=run.cell,
             spikes=find_spikes([row["train_loss"] for row in rows]),
             norms=summarised_norms([row["gradient_norm"] for row in rows], run.spec.training.clip),
+            log_z=_mean_of_last_tenth([row["log_z"] for row in rows]),
+            insides=summarised_looks([look for _, look in looks]),
+            looks=looks[:: max(1, len(looks) // LOOKS_KEPT)],
             **vars(outcome),
         )
 
@@ -221,6 +232,11 @@ def first_difference(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _mean_of_last_tenth(values: Sequence[float]) -> float | None:
+    tenth = values[-max(1, len(values) // 10) :]
+    return _finite(math.fsum(tenth) / len(tenth)) if tenth else None
 
 
 def _fixed(study: Study) -> dict[str, Value]:

@@ -12,6 +12,7 @@ from blocklab.study.nuisances import NuisanceFinding
 from blocklab.study.rates import Losses
 from blocklab.study.statistics import Effect as Effect
 from blocklab.study.verdict import Placebo, Verdict
+from blocklab.training.inspection import Insides, Inspection
 from blocklab.training.stability import GradientNorms, Spikes, StableMargin
 
 ArmRole = Literal["baseline", "variant", "placebo"]
@@ -66,6 +67,14 @@ class RunResult:
     spikes: Spikes | None = None
     """None where the run is too short to tell."""
     norms: GradientNorms | None = None
+    log_z: float | None = None
+    """Of the output's softmax: mean over the last tenth of the steps."""
+    insides: Insides | None = None
+    """None where the run was not looked into."""
+    looks: tuple[tuple[int, Inspection], ...] = ()
+    """(step, look) for some of the looks, evenly spread."""
+    inspect_seconds: float = 0.0
+    """Of `seconds`, what looking into the model took."""
 
 
 @dataclass(frozen=True)

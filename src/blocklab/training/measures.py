@@ -19,25 +19,10 @@ from torch.overrides import TorchFunctionMode
 from blocklab.inspect.stream import mean_cosine
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.training.inspection import Inspection
 
 SEQUENCES = 2
 """How many sequences of a training batch are looked at: enough for a root mean square."""
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """One optimiser step seen from inside, block by block.
-
-    The keys of both mappings are `embedding`, `blocks.0`, …, `final_norm`, `head`.
-    """
-
-    gradient_norm: dict[str, float]
-    """Before clipping."""
-    update_ratio: dict[str, float]
-    """|weights after - before| / |before|."""
-    stream_rms: tuple[float, ...]
-    position_similarity: tuple[float | None, ...]
-    largest_attention_logit: tuple[float | None, ...]
 
 
 @dataclass(frozen=True)

@@ -30,16 +30,6 @@ Floats: TypeAlias = NDArray[np.float64]
 Indices: TypeAlias = NDArray[np.int64]
 
 
-def growth_per_block(rms: Sequence[float]) -> float:
-    """Factor by which each block scales the residual stream: the geometric mean over the blocks.
-
-    Args:
-        rms: root mean square of the stream as it enters the first block, then after each one.
-    """
-    first, last = rms[0], rms[-1]
-    return (last / first) ** (1 / (len(rms) - 1)) if first > 0 else math.nan
-
-
 @dataclass(frozen=True)
 class Spikes:
     """Where a training loss leapt out of its own trend."""

@@ -21,8 +21,9 @@ from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
+from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
-from blocklab.training.measures import Inspection, StepInspection
+from blocklab.training.measures import StepInspection
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 
