@@ -75,7 +75,7 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         ],
         notes=table.NOTES,
         figures=figures,
-        insides=insides.rows(_shown_cell(result)),
+        insides=insides.rows(result.shown()),
         inside_columns=insides.COLUMNS,
         inside_note=insides.NOTE,
         variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
@@ -83,12 +83,6 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         limits=limits.limits(result),
         circumstances=_circumstances(result),
     )
-
-
-def _shown_cell(result: StudyResult) -> StudyResult:
-    """The result itself, or its first setting of the nuisances."""
-    first = next(iter(result.cells), None)
-    return result if first is None else result.in_cell(first)
 
 
 def _size(result: StudyResult) -> str:

@@ -42,8 +42,7 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
         ("Learning rates", _rates(result)),
         ("Intervals", _intervals(result)),
     ]
-    first = next(iter(result.cells), None)
-    if gap := _gap(result if first is None else result.in_cell(first)):
+    if gap := _gap(result.shown()):
         found.append(("Training and validation", gap))
     return found
 
@@ -52,14 +51,25 @@ def _scale(result: StudyResult) -> str:
     facts = result.facts
     sizes = [arm.n_parameters for arm in result.arms]
     tokens = facts.steps * facts.batch_size * facts.context_length
-    epochs = max((run.epochs for run in result.runs), default=0.0)
+    epochs = max((run.epochs for run in result.runs if not run.rung), default=0.0)
     return (
         f"Models of {_range(sizes)} parameters (d_model {facts.d_model}, {facts.n_layers} layers, "
         f"context {facts.context_length}), each trained on {thousands(tokens)} tokens: "
         f"{tokens / sizes[0]:.2g} tokens a parameter, {epochs:.2g} epochs of "
         f"{thousands(facts.train_tokens)} training tokens. A ranking at this scale need not hold "
-        "at another."
+        f"at another{_ladder(result)}."
     )
+
+
+def _ladder(result: StudyResult) -> str:
+    """How far the study itself has looked beyond its scale."""
+    if not result.ladders:
+        return ""
+    reach = (
+        f"{compact(ladder.rungs[0].size)} to {compact(ladder.rungs[-1].size)} {ladder.axis}"
+        for ladder in result.ladders
+    )
+    return f": the ladder tells of {listed(list(reach))}, and of nothing beyond"
 
 
 def _range(sizes: Sequence[int]) -> str:

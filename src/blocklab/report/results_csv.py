@@ -9,7 +9,7 @@ from blocklab.study.results import RunResult, StudyResult
 COLUMNS = (
     "variant", "seed", "learning_rate", "validation_loss", "train_loss", "diverged", "diverged_at",
     "diverged_in", "start_loss", "steps", "tokens", "epochs", "seconds", "tokens_per_second",
-    "peak_memory", "run", "cell", "spikes", "gradient_norm_median", "gradient_norm_p999",
+    "peak_memory", "run", "cell", "rung", "spikes", "gradient_norm_median", "gradient_norm_p999",
     "clipped_share", "log_z", "largest_attention_logit", "stream_rms", "stream_growth",
     "update_ratio", "position_similarity",
 )  # fmt: skip
@@ -44,6 +44,7 @@ def _row(run: RunResult) -> list[str]:
         str(run.peak_memory),
         run.id,
         run.cell,
+        run.rung,
         _exact(run.spikes.events if run.spikes else None),
         *(_exact(value) for value in _norms(run)),
         _exact(run.log_z),

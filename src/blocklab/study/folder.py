@@ -30,6 +30,7 @@ FIXED = (
     "data",
     "match",
     "nuisances",
+    "ladder",
     "search",
     "delta",
     "budget",
@@ -176,6 +177,7 @@ class StudyFolder:
                 if row.get("validation_loss") is not None
             ),
             cell=run.cell,
+            rung=run.rung,
             spikes=find_spikes([row["train_loss"] for row in rows]),
             norms=summarised_norms([row["gradient_norm"] for row in rows], run.spec.training.clip),
             log_z=_mean_of_last_tenth([row["log_z"] for row in rows]),

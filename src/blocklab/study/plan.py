@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.matching import MEASURES, WIDTH, matched
-from blocklab.study.results import ArmRole, Text
+from blocklab.study.results import ArmRole, Axis, Text
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
@@ -45,6 +46,7 @@ class PlannedRun:
 
     arm: str
     cell: str
+    rung: str
     seed: int
     learning_rate: float
     spec: RunSpec
@@ -64,6 +66,14 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     """Cell by cell; in each the baseline first, the placebo last."""
     plugins: Mapping[str, str] = field(default_factory=dict)
+    rung: str = ""
+    """Name of the ladder's rung that this is the plan of; empty for the study itself."""
+    ladder: tuple["PlannedRung", ...] = ()
+
+    @property
+    def whole(self) -> tuple["Plan", ...]:
+        """The study's own plan and those of its ladder's rungs."""
+        return (self, *(rung.plan for rung in self.ladder))
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -96,18 +106,79 @@ class Plan:
             numerics=self.study.numerics,
             plugins=dict(self.plugins),
         )
-        return PlannedRun(arm.name, arm.cell, seed, rate, spec)
+        return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    """The study again at another size, or for a shorter training."""
+
+    axis: Axis
+    size: float
+    """Parameters of the baseline, or tokens of a run."""
+    plan: Plan
 
 
 def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> Plan:
-    """The arms of a study in every cell of its nuisances; nothing is built.
+    """The arms of a study in every cell of its nuisances and on every rung; nothing is built.
 
-    Raises BlocklabError naming the variant, or the nuisance, that is wrong.
+    Raises BlocklabError naming the variant, the nuisance, or the rung that is wrong.
     """
+    made = _plan(study, text, plugins or {})
+    return replace(made, ladder=tuple(_rungs(made)))
+
+
+def _plan(study: Study, text: Text, plugins: Mapping[str, str], rung: str = "") -> Plan:
     arms: list[PlannedArm] = []
     for levels in _cells(study):
         arms += _arms_of_cell(study, text, levels)
-    return Plan(study, text, tuple(arms), dict(plugins or {}))
+    return Plan(study, text, tuple(arms), dict(plugins), rung)
+
+
+def _rungs(whole: Plan) -> Iterator[PlannedRung]:
+    """Each is a study of its own, with its own schedule and its own search of the rates."""
+    study, base = whole.study, whole.arms[0]
+    tokens, size = n_tokens(base), count(base.config).total
+    for share in study.ladder.tokens:
+        yield _rung(whole, "tokens", {}, round(tokens * share), f"{share:g} of the tokens")
+    for i, changes in enumerate(study.ladder.sizes):
+        try:
+            config = resolved_vocabulary(
+                study.baseline.config().with_changes(changes), whole.text.vocab_size
+            )
+        except BlocklabError as error:
+            raise BlocklabError(f"ladder.sizes.{i}: {error}") from None
+        name = ", ".join(f"{path} {_level(value)}" for path, value in changes.items())
+        share = count(config).total / size
+        yield _rung(whole, "parameters", changes, round(tokens * share), name)
+
+
+def _rung(whole: Plan, axis: Axis, changes: Changes, tokens: int, name: str) -> PlannedRung:
+    model = whole.study.baseline.config().with_changes(changes)
+    study = with_changes(
+        whole.study,
+        {
+            "baseline": {"name": whole.study.baseline.name, "model": model.plain()},
+            "training.tokens": tokens,
+            "training.steps": None,
+            "ladder": {},
+            "interactions": {},
+            "placebo": False,
+        },
+    )
+    try:
+        made = _plan(study, whole.text, whole.plugins, name)
+    except BlocklabError as error:
+        raise BlocklabError(f"ladder: at {name}: {error}") from None
+    base = made.arms[0]
+    size = n_tokens(base) if axis == "tokens" else count(base.config).total
+    return PlannedRung(axis, size, made)
+
+
+def n_tokens(arm: PlannedArm) -> int:
+    """Tokens that one run of an arm is trained on."""
+    steps = arm.training.n_steps(arm.config.context_length) or 0
+    return steps * arm.training.batch_size * arm.config.context_length
 
 
 def _cells(study: Study) -> Iterator[Changes]:

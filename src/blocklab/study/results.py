@@ -3,17 +3,22 @@
 Nothing here trains, reads a file or draws; the report and the terminal show these and no more.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from blocklab.study.interaction import Interaction
+from blocklab.study.ladder import Trend
 from blocklab.study.nuisances import NuisanceFinding
 from blocklab.study.rates import Losses
 from blocklab.study.statistics import Effect as Effect
 from blocklab.study.verdict import Placebo, Verdict
 from blocklab.training.inspection import Insides, Inspection
 from blocklab.training.stability import GradientNorms, Spikes, StableMargin
+
+Axis = Literal["tokens", "parameters"]
+"""What grows from rung to rung of a ladder."""
 
 ArmRole = Literal["baseline", "variant", "placebo"]
 
@@ -64,6 +69,8 @@ class RunResult:
     """(step, loss) of the evaluations on the way, if any were asked for."""
     cell: str = ""
     """The setting of the nuisances, in words; empty without any."""
+    rung: str = ""
+    """The ladder's rung, in words; empty for the study itself."""
     spikes: Spikes | None = None
     """None where the run is too short to tell."""
     norms: GradientNorms | None = None
@@ -140,6 +147,11 @@ class Arm:
     spikes_per_thousand: float | None = None
     """Mean over the runs at the best rate; None where they are too short."""
 
+    @property
+    def known_slack(self) -> float:
+        """The slack, or none where it is not known: `undecided` then says why."""
+        return self.slack if self.slack is not None and math.isfinite(self.slack) else 0.0
+
 
 @dataclass(frozen=True)
 class Text:
@@ -191,6 +203,27 @@ class Facts:
 
 
 @dataclass(frozen=True)
+class RungResult:
+    """The study at one size, or after one length of training."""
+
+    name: str
+    """Empty for the study itself."""
+    size: float
+    arms: tuple[Arm, ...]
+
+
+@dataclass(frozen=True)
+class LadderResult:
+    """The study along one axis."""
+
+    axis: Axis
+    rungs: tuple[RungResult, ...]
+    """Smallest first."""
+    trends: Mapping[str, Trend]
+    """By variant; empty while a rung is not finished."""
+
+
+@dataclass(frozen=True)
 class StudyResult:
     """Everything a report needs."""
 
@@ -202,11 +235,18 @@ class StudyResult:
     """By name, where the study asks for some and every arm of theirs is trained."""
     cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
     """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
+    ladders: tuple[LadderResult, ...] = ()
 
     def in_cell(self, name: str) -> "StudyResult":
         """The result of one cell alone."""
-        runs = tuple(run for run in self.runs if run.cell == name)
+        runs = tuple(run for run in self.runs if run.cell == name and not run.rung)
         return StudyResult(self.facts, self.cells[name], runs)
+
+    def shown(self) -> "StudyResult":
+        """What curves are drawn of: the study itself, at its first setting of the nuisances."""
+        if self.cells:
+            return self.in_cell(next(iter(self.cells)))
+        return replace(self, runs=tuple(run for run in self.runs if not run.rung))
 
     @property
     def baseline(self) -> Arm:

@@ -10,13 +10,14 @@ from typing import Protocol
 import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
-from blocklab.study.course import courses, missing_runs
+from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.folder import StudyFolder
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
-from blocklab.study.results import Facts, RunResult, StudyResult, Text
+from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
+from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.training.run import CHECKPOINT_SECONDS
@@ -70,8 +71,9 @@ def prepare_study(
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
     ready = Prepared(plan(study, text, fingerprints), dataset, text, files)
-    for cell in ready.plan.cells:
-        require_differences(cell)
+    for part in ready.plan.whole:
+        for cell in part.cells:
+            require_differences(cell)
     return ready
 
 
@@ -119,19 +121,36 @@ def stored_result(folder: str | Path) -> StudyResult:
 def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> StudyResult:
     """The result from whatever runs of the plan are finished."""
     known = place.known()
-    ways = courses(plan, known)
-    done = [run for way in ways for run in way.runs if run.spec.id in known]
+    done = [run for way in all_courses(plan, known) for run in way.runs if run.spec.id in known]
     found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
+    arms, cells = _arms(plan, known, runs, place)
+    rungs = [
+        (rung.axis, RungResult(rung.plan.rung, rung.size, _arms(rung.plan, known, runs, place)[0]))
+        for rung in plan.ladder
+    ]
+    return StudyResult(
+        facts=_facts(plan, text, command),
+        arms=arms,
+        runs=runs,
+        interactions=interactions(plan, arms),
+        cells=cells if len(cells) > 1 else {},
+        ladders=ladders(plan, arms, rungs),
+    )
+
+
+def _arms(
+    plan: Plan, known: Known, runs: Sequence[RunResult], place: StudyFolder
+) -> tuple[tuple[Arm, ...], dict[str, tuple[Arm, ...]]]:
+    """The arms over all cells of one plan, and in each."""
+    ways = courses(plan, known)
     cells = {
         cell.arms[0].cell: summarised(
             cell, [way for way in ways if way.arm.cell == cell.arms[0].cell], runs, place.windows_of
         )
         for cell in plan.cells
     }
-    facts = _facts(plan, text, command)
-    arms = next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells)
-    return StudyResult(facts, arms, runs, interactions(plan, arms), cells if len(cells) > 1 else {})
+    return next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells), cells
 
 
 def described(dataset: Dataset) -> Text:
@@ -168,7 +187,7 @@ class _Training:
         """Copy the finished runs of another study, and those that they let this one ask for."""
         while True:
             before = len(self.known)
-            asked = missing_runs(courses(self.ready.plan, self.known), self.known)
+            asked = missing_runs(all_courses(self.ready.plan, self.known), self.known)
             self.place.take_finished(asked, other)
             self.known = self.place.known()
             if len(self.known) == before:
@@ -197,7 +216,7 @@ class _Training:
 
     def _asked(self) -> list[Job]:
         """Jobs for what the known losses ask for and is not under way yet."""
-        self.ways = courses(self.ready.plan, self.known)
+        self.ways = all_courses(self.ready.plan, self.known)
         self.expected = sum(way.n_expected for way in self.ways)
         jobs = []
         for run in missing_runs(self.ways, self.known):
@@ -226,9 +245,9 @@ class _Training:
             return
         done = sum(self.steps.values())
         left = sum(run.steps - self.steps.get(path, 0) for path, run in self.under_way.items())
-        unknown = self.expected - self._found() - len(self.under_way)
-        steps_a_run = self.ways[0].runs[0].steps
-        expected = done + left + max(0, unknown) * steps_a_run
+        unknown = max(0, self.expected - self._found() - len(self.under_way))
+        asked = [run.steps for way in self.ways for run in way.runs]
+        expected = done + left + round(unknown * sum(asked) / len(asked))
         self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 

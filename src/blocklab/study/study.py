@@ -69,6 +69,34 @@ class Baseline(Record):
         return source.with_changes(given | self.set)
 
 
+class Ladder(Record):
+    """Where else the comparison is repeated: at other sizes, and for shorter trainings."""
+
+    sizes: tuple[Changes, ...] = ()
+    """Changes to the baseline, by path; each size is trained for equal tokens a parameter."""
+    tokens: tuple[float, ...] = ()
+    """Shares of the tokens: `[0.25, 0.5]` repeats it for a quarter and for half of them."""
+
+    @model_validator(mode="after")
+    def _is_another_place(self) -> Self:
+        for share in self.tokens:
+            if not 0 < share < 1:
+                raise BlocklabError(
+                    f"ladder.tokens: {share:g}: expected shares between 0 and 1; the whole is the "
+                    "study itself"
+                )
+        if len(set(self.tokens)) < len(self.tokens):
+            raise BlocklabError(f"ladder.tokens: {list(self.tokens)} names a share twice")
+        for i, changes in enumerate(self.sizes):
+            wrong = [path for path in changes if path.split(".")[0] in ("training", "data")]
+            if wrong or not changes:
+                raise BlocklabError(
+                    f"ladder.sizes.{i}: expected changes to the model, such as {{d_model: 128}}; "
+                    f"found {wrong[0] if wrong else 'none'}"
+                )
+        return self
+
+
 class StudyTraining(Recipe):
     """How every run of a study trains; the rate is a grid."""
 
@@ -110,6 +138,8 @@ class Study(Record):
     nuisances: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     """What must be set to something and could decide the sign: values by path. Every arm is
     trained at every combination of them, and the verdict says on what it depends."""
+    ladder: Ladder = Ladder()
+    """The comparison again at other sizes and for shorter trainings: does the effect grow?"""
     interactions: dict[str, tuple[str, str, str]] = Field(default_factory=dict)
     """2×2s by name: two variants that change one thing each, and the one that changes both."""
     placebo: bool = True

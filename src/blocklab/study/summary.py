@@ -34,9 +34,10 @@ def summarised(
     plan: Plan, ways: Sequence[Course], runs: Sequence[RunResult], windows_of: WindowsOf
 ) -> tuple[Arm, ...]:
     """The arms of one cell, in the plan's order, from whatever runs are finished."""
-    cell = plan.arms[0].cell
+    here = (plan.arms[0].cell, plan.rung)
     own = {
-        way.arm.name: [r for r in runs if (r.arm, r.cell) == (way.arm.name, cell)] for way in ways
+        way.arm.name: [r for r in runs if r.arm == way.arm.name and (r.cell, r.rung) == here]
+        for way in ways
     }
     read = {way.arm.name: _losses(way, own[way.arm.name]) for way in ways}
     baseline = ways[0].arm.name
@@ -350,19 +351,14 @@ def _dependence(
             Cell(
                 levels=level,
                 differences=differences,
-                slack_variant=_or_none(here.slack),
-                slack_baseline=_or_none(base.slack),
+                slack_variant=here.known_slack,
+                slack_baseline=base.known_slack,
                 undecided=here.undecided or base.undecided,
             )
         )
     p = arm.verdict.p if arm.verdict is not None else None
     significant = p is not None and p < SIGNIFICANT
     return nuisance_finding(compared, plan.judging_seeds, significant)
-
-
-def _or_none(slack: float | None) -> float:
-    """No slack where it is not known: the cell then says why it is undecided."""
-    return slack if slack is not None and math.isfinite(slack) else 0.0
 
 
 def _median(values: Sequence[float]) -> float:
