@@ -8,9 +8,9 @@ from rich.console import Console
 from rich.table import Table
 
 from blocklab.model.count import count
-from blocklab.study.course import courses
+from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
-from blocklab.study.plan import Plan, PlannedArm
+from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
 from blocklab.training.trainer import Trainer
 
@@ -27,6 +27,13 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
         console.print(f"  {arm.name}: {_told(arm)}", markup=False)
     for path, levels in ready.plan.study.nuisances.items():
         console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
+    for rung in ready.plan.ladder:
+        base = rung.plan.arms[0]
+        console.print(
+            f"  ladder: again at {rung.plan.rung}: {count(base.config).total:,} parameters, "
+            f"{n_tokens(base):,} tokens a run",
+            markup=False,
+        )
     for line in _lengths(ready, place, seconds, workers):
         console.print(line, markup=False)
 
@@ -62,7 +69,7 @@ def _lengths(
 ) -> Iterator[str]:
     plan, study, text = ready.plan, ready.plan.study, ready.text
     known = place.known()
-    ways = courses(plan, known)
+    ways = all_courses(plan, known)
     expected = sum(way.n_expected for way in ways)
     found = sum(run.spec.id in known for way in ways for run in way.runs)
     yield f"{expected} runs{_made_of(plan)}; {found} already finished in {place.path}"
@@ -73,12 +80,16 @@ def _lengths(
         f"{steps:,} steps a run: {tokens:,} tokens, {tokens / text.train_tokens:.2f} epochs of "
         f"{study.data.corpus}; each final loss over {swept:,} validation tokens"
     )
-    # A forward pass is a third of a step's work.
-    run_seconds = {name: steps * s * (1 + swept / tokens / 3) for name, s in seconds.items()}
+    flops = {arm.name: count(arm.config).flops_per_token() for arm in plan.cells[0].arms}
     work = 0.0
     for way in ways:
         done = sum(run.spec.id in known for run in way.runs)
-        work += (way.n_expected - done) * run_seconds[way.arm.name]
+        # The timed arms stand for those of other settings and rungs, by their arithmetic.
+        share = count(way.arm.config).flops_per_token() / flops[way.arm.name]
+        trained = n_tokens(way.arm)
+        # A forward pass is a third of a step's work.
+        n_steps = way.runs[0].steps * (1 + swept / trained / 3)
+        work += (way.n_expected - done) * n_steps * seconds[way.arm.name] * share
     yield f"about {work / workers / 60:.1f} minutes on {workers} workers"
 
 
@@ -88,6 +99,8 @@ def _made_of(plan: Plan) -> str:
     rates = ", ".join(f"{rate:.3g}" for rate in study.training.learning_rates)
     n_arms = len(plan.cells[0].arms)
     cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+    if plan.ladder:
+        cells += f" on {1 + len(plan.ladder)} rungs of the ladder"
     if study.search:
         return (
             f" or so: the rate of {n_arms} arms{cells} searched from {rates} on with one seed, "

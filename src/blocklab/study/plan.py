@@ -155,16 +155,16 @@ def _rungs(whole: Plan) -> Iterator[PlannedRung]:
 
 def _rung(whole: Plan, axis: Axis, changes: Changes, tokens: int, name: str) -> PlannedRung:
     model = whole.study.baseline.config().with_changes(changes)
-    study = with_changes(
-        whole.study,
-        {
+    training = whole.study.training.with_tokens(tokens)
+    study = Study.parse(
+        whole.study.plain()
+        | {
             "baseline": {"name": whole.study.baseline.name, "model": model.plain()},
-            "training.tokens": tokens,
-            "training.steps": None,
+            "training": training.plain(),
             "ladder": {},
             "interactions": {},
             "placebo": False,
-        },
+        }
     )
     try:
         made = _plan(study, whole.text, whole.plugins, name)

@@ -109,6 +109,10 @@ class StudyTraining(Recipe):
             raise ValueError(f"expected different positive rates, found {list(rates)}")
         return tuple(sorted(rates))
 
+    def with_tokens(self, tokens: int) -> "StudyTraining":
+        """The same over another length."""
+        return StudyTraining.parse(self.plain() | {"steps": None, "tokens": tokens})
+
     def at(self, learning_rate: float) -> TrainingConfig:
         """The record of a run at one of the rates."""
         fields = self.plain()
