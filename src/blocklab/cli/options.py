@@ -13,7 +13,10 @@ StudyName = Annotated[
 Budget = Annotated[
     str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="N|two-look", help="How many seeds; two-look: 5, and 5 more if need be."),
+]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
 ]

@@ -12,6 +12,7 @@ from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
 from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
+from blocklab.study.study import Study
 from blocklab.training.trainer import Trainer
 
 TIMED_STEPS = 3
@@ -104,9 +105,14 @@ def _made_of(plan: Plan) -> str:
     if study.search:
         return (
             f" or so: the rate of {n_arms} arms{cells} searched from {rates} on with one seed, "
-            f"then {study.seeds} seeds at three rates each"
+            f"then {_seeds(study)} at three rates each"
         )
-    return f": {n_arms} arms{cells}, {study.seeds} seeds, learning rates {rates}"
+    return f": {n_arms} arms{cells}, {_seeds(study)}, learning rates {rates}"
+
+
+def _seeds(study: Study) -> str:
+    first, *further = study.looks
+    return f"{first} seeds" + "".join(f" ({n} if something is open then)" for n in further)
 
 
 def seconds_a_step(arm: PlannedArm, ready: Prepared) -> float:

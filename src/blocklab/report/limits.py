@@ -86,6 +86,12 @@ def _seeds(result: StudyResult) -> str:
             f" The first {result.facts.looked} were reported before the others were added, so "
             "that verdicts come from the others alone."
         )
+    if len(result.facts.looks) > 1:
+        first, all_of_them = result.facts.looks
+        text += (
+            f" The study was declared to look after {first} seeds, and after {all_of_them} where "
+            "something was open then: p values and intervals pay for both looks."
+        )
     if n < ENOUGH_SEEDS:
         text += " Fewer than five: the effects are exploratory, a reason to look again."
     return text
@@ -129,12 +135,14 @@ def _rates(result: StudyResult) -> str:
 
 
 def _intervals(result: StudyResult) -> str:
+    facts = result.facts
     n = sum(arm.role == "variant" for arm in result.arms)
+    misses = round(100 * (1 - facts.level))
     text = (
         ("Verdicts hold for all variants together (Holm). " if result.facts.searched else "")
-        + "Each 95 % interval holds one at a time, not for all of them together"
-        + (f": that at least one of {n} misses may happen in up to {min(5 * n, 100)} % of studies"
-           if n > 1 else "")
+        + f"Each {100 - misses} % interval holds one at a time, not for all of them together"
+        + (f": that at least one of {n} misses may happen in up to {min(misses * n, 100)} % of "
+           "studies" if n > 1 else "")
         + ". It comes from a paired t over the seeds, and covers their chance alone: not another "
         "corpus, another size or another grid of rates. Diverged runs have no place in it."
     )  # fmt: skip

@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from blocklab.report import formats
 from blocklab.report.formats import fixed
@@ -102,7 +102,7 @@ COLUMNS: Sequence[Column] = (
     Column("Changes", "", lambda row: _between(row.changes, " · matched: ", row.matched), False),
     Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
     Column("Effect", "nats", lambda row: row.effect),
-    Column("95 % interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
+    Column("Interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
     Column("Verdict", "", lambda row: row.verdict, is_number=False, may_be_left_out=True),
     Column("Best rate", "", lambda row: row.best_rate + (f" ({row.edge})" if row.edge else "")),
     Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
@@ -130,9 +130,11 @@ NOTES = (
 def columns(result: StudyResult) -> list[Column]:
     """The columns that have something to show."""
     shown = rows(result)
+    interval = f"{result.facts.level:.0%} interval".replace("%", " %")
+    named = [replace(c, heading=interval) if c.heading == "Interval" else c for c in COLUMNS]
     return [
         column
-        for column in COLUMNS
+        for column in named
         if not column.may_be_left_out or any(column.cell(row) for row in shown)
     ]
 

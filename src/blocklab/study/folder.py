@@ -107,15 +107,29 @@ class StudyFolder:
                 f"{self.path}: holds another study: {path} is {there!r} there and {here!r} here; "
                 "choose another folder with --out"
             )
-        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
         return Study.parse(
             study.plain()
-            | {
-                "variants": {**held.variants, **study.variants},
-                "seeds": max(held.seeds, study.seeds),
-                "looked": held.seeds if reported else held.looked,
-            }
+            | {"variants": {**held.variants, **study.variants}}
+            | self._widened_seeds(held, study)
         )
+
+    def _widened_seeds(self, held: Study, study: Study) -> dict[str, Value]:
+        """The larger number of seeds, and how many of them were looked at already.
+
+        Raises BlocklabError where looking twice was declared, or would be declared too late.
+        """
+        if held.seeds == "two-look" or study.seeds == "two-look":
+            if held.seeds != study.seeds:
+                raise BlocklabError(
+                    f"{self.path}: how often the study looks was fixed before it began: seeds is "
+                    f"{held.seeds} there and {study.seeds} here; choose another folder with --out"
+                )
+            return {}
+        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
+        return {
+            "seeds": max(held.seeds, study.seeds),
+            "looked": held.seeds if reported else held.looked,
+        }
 
     def write(self, study: Study, text: Text, command: str, plugins: Sequence[Path]) -> None:
         """Write the question and its circumstances. Raises RunFailed when the disk refuses."""

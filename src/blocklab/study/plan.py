@@ -10,7 +10,9 @@ from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.matching import MEASURES, WIDTH, matched
 from blocklab.study.results import ArmRole, Axis, Text
+from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
+from blocklab.study.verdict import ONE_LOOK, Look, first_look, second_look
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
 
@@ -69,6 +71,8 @@ class Plan:
     rung: str = ""
     """Name of the ladder's rung that this is the plan of; empty for the study itself."""
     ladder: tuple["PlannedRung", ...] = ()
+    earlier: Mapping[str, Estimate] | None = None
+    """The first look's effects, where the study looks twice and has come to the second."""
 
     @property
     def whole(self) -> tuple["Plan", ...]:
@@ -78,7 +82,15 @@ class Plan:
     @property
     def seeds(self) -> tuple[int, ...]:
         """The reporting seeds."""
-        return tuple(range(1, self.study.seeds + 1))
+        looks = self.study.looks
+        return tuple(range(1, looks[0 if self.earlier is None else -1] + 1))
+
+    @property
+    def look(self) -> Look:
+        """What its verdicts pay for looking."""
+        if self.study.seeds != "two-look":
+            return ONE_LOOK
+        return first_look() if self.earlier is None else second_look(self.earlier)
 
     @property
     def judging_seeds(self) -> tuple[int, ...]:

@@ -198,6 +198,10 @@ class Facts:
     """The smallest effect that matters, nats."""
     looked: int = 0
     """How many of the seeds were reported before the others were added; verdicts leave them out."""
+    looks: tuple[int, ...] = ()
+    """Seeds at each look that the study declares; the second is taken where something is open."""
+    level: float = 0.95
+    """Of the intervals."""
     searched: bool = False
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
 

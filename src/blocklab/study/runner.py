@@ -12,6 +12,7 @@ import torch
 from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
+from blocklab.study.evidence import at_look
 from blocklab.study.folder import StudyFolder
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
@@ -121,6 +122,7 @@ def stored_result(folder: str | Path) -> StudyResult:
 def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> StudyResult:
     """The result from whatever runs of the plan are finished."""
     known = place.known()
+    plan = at_look(plan, courses(plan, known), place.windows_of)
     done = [run for way in all_courses(plan, known) for run in way.runs if run.spec.id in known]
     found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
@@ -177,6 +179,7 @@ class _Training:
         checkpoint_seconds: float,
     ) -> None:
         self.ready, self.place, self.watcher = ready, place, watcher
+        self.plan = ready.plan
         self.checkpoint_seconds = checkpoint_seconds
         self.known = place.known()
         self.under_way: dict[Path, PlannedRun] = {}
@@ -216,7 +219,8 @@ class _Training:
 
     def _asked(self) -> list[Job]:
         """Jobs for what the known losses ask for and is not under way yet."""
-        self.ways = all_courses(self.ready.plan, self.known)
+        plan = at_look(self.ready.plan, courses(self.ready.plan, self.known), self.place.windows_of)
+        self.ways = all_courses(plan, self.known)
         self.expected = sum(way.n_expected for way in self.ways)
         jobs = []
         for run in missing_runs(self.ways, self.known):
@@ -270,7 +274,7 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         n_layers=baseline.config.n_layers,
         batch_size=study.training.batch_size,
         steps=study.training.n_steps(baseline.config.context_length) or 0,
-        seeds=tuple(range(1, study.seeds + 1)),
+        seeds=plan.seeds,
         learning_rates=study.training.learning_rates,
         match=study.match,
         versions={
@@ -284,5 +288,7 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         notes=text.notes,
         delta=study.delta,
         looked=study.looked,
+        looks=study.looks,
+        level=plan.look.level,
         searched=study.search,
     )

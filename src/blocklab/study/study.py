@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -16,6 +16,9 @@ from blocklab.training.config import Recipe, TrainingConfig
 from blocklab.training.run import Numerics
 
 PLACEBO = "placebo"
+
+TWO_LOOKS = (5, 10)
+"""Seeds at each look of `seeds: two-look`."""
 
 Changes = dict[str, Any]
 """Paths and values. Those that begin with `training.` address that record, others the model."""
@@ -128,8 +131,9 @@ class Study(Record):
     variants: dict[str, Changes] = Field(default_factory=dict)
     training: StudyTraining = StudyTraining()
     data: DataConfig = DataConfig()
-    seeds: int = Field(5, gt=0)
-    """How many; every arm is trained with seeds 1 to n."""
+    seeds: Annotated[int, Field(gt=0)] | Literal["two-look"] = 5
+    """How many; every arm is trained with seeds 1 to n. `two-look`: five, and five more where
+    something is still open; the intervals and p values pay for looking twice."""
     looked: int = Field(0, ge=0)
     """Seeds whose results were already reported when more were added: verdicts then come from the
     others alone. Kept by the study's folder."""
@@ -153,6 +157,32 @@ class Study(Record):
     budget: str = "standard"
     """The budget that this study stands at."""
     numerics: Numerics = Numerics()
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """How many seeds each look has; one look unless the study declares two."""
+        return TWO_LOOKS if self.seeds == "two-look" else (self.seeds,)
+
+    @model_validator(mode="after")
+    def _two_looks_are_at_one_comparison(self) -> Self:
+        """Only a verdict has its price for looking twice worked out."""
+        if self.seeds != "two-look":
+            return self
+        if not self.search:
+            raise BlocklabError("seeds: two-look needs verdicts; give search: true, or a number")
+        others = {
+            "nuisances": self.nuisances,
+            "interactions": self.interactions,
+            "ladder": self.ladder.sizes or self.ladder.tokens,
+            "looked": self.looked,
+        }
+        for name, asked in others.items():
+            if asked:
+                raise BlocklabError(
+                    f"seeds: two-look is worked out for verdicts alone, not for {name}; give a "
+                    "number of seeds"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:
