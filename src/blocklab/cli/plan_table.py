@@ -1,9 +1,7 @@
 """A plan as a terminal shows it: the arms with their sizes, the runs, the time they would take."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -13,15 +11,15 @@ from blocklab.study.folder import StudyFolder
 from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
-from blocklab.training.trainer import Trainer
-
-TIMED_STEPS = 3
+from blocklab.study.timing import seconds_a_step
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
     arms = ready.plan.cells[0].arms
-    seconds = {arm.name: seconds_a_step(arm, ready) for arm in arms}
+    seconds = dict(
+        zip((arm.name for arm in arms), seconds_a_step(arms, ready.dataset), strict=True)
+    )
     console = Console(highlight=False, soft_wrap=True)
     console.print(_sizes(arms, seconds, ready.plan.study.question))
     for arm in arms[1:]:
@@ -113,20 +111,3 @@ def _made_of(plan: Plan) -> str:
 def _seeds(study: Study) -> str:
     first, *further = study.looks
     return f"{first} seeds" + "".join(f" ({n} if something is open then)" for n in further)
-
-
-def seconds_a_step(arm: PlannedArm, ready: Prepared) -> float:
-    """Time of one training step on one thread, after a first one that warms up."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rate = arm.training.learning_rates[0]
-        trainer = Trainer(arm.config, corpus=ready.dataset, training=arm.training.at(rate), seed=1)
-        trainer.step()
-        # The processor's time: what else runs here now need not run then.
-        began = time.process_time()
-        for _ in range(TIMED_STEPS):
-            trainer.step()
-        return (time.process_time() - began) / TIMED_STEPS
-    finally:
-        torch.set_num_threads(threads)

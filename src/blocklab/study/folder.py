@@ -109,7 +109,10 @@ class StudyFolder:
             )
         return Study.parse(
             study.plain()
-            | {"variants": {**held.variants, **study.variants}}
+            | {
+                "variants": {**held.variants, **study.variants},
+                "widths": {**study.widths, **held.widths},
+            }
             | self._widened_seeds(held, study)
         )
 

@@ -143,7 +143,7 @@ def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> 
 def _plan(study: Study, text: Text, plugins: Mapping[str, str], rung: str = "") -> Plan:
     arms: list[PlannedArm] = []
     for levels in _cells(study):
-        arms += _arms_of_cell(study, text, levels)
+        arms += _arms_of_cell(study, text, levels, rung)
     return Plan(study, text, tuple(arms), dict(plugins), rung)
 
 
@@ -199,7 +199,7 @@ def _cells(study: Study) -> Iterator[Changes]:
         yield dict(zip(study.nuisances, values, strict=True))
 
 
-def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[PlannedArm]:
+def _arms_of_cell(study: Study, text: Text, levels: Changes, rung: str) -> Iterator[PlannedArm]:
     said = {path: _level(value) for path, value in levels.items()}
     try:
         config, recipe = _changed(study.baseline.config(), study.training, levels)
@@ -216,12 +216,14 @@ def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[Planned
         raise BlocklabError("training.tokens: how long? give it, or training.steps")
     yield baseline
     for name, changes in study.variants.items():
-        yield _variant(name, changes, baseline, study)
+        yield _variant(name, changes, baseline, study, rung)
     if study.placebo:
         yield replace(baseline, name=PLACEBO, role="placebo", draw=PLACEBO)
 
 
-def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) -> PlannedArm:
+def _variant(
+    name: str, changes: Changes, baseline: PlannedArm, study: Study, rung: str
+) -> PlannedArm:
     if any(path.split(".")[0] == "data" or path == SWEPT for path in changes):
         raise BlocklabError(
             f"variants.{name}: a variant cannot change data or {SWEPT}, the loss would be of "
@@ -231,16 +233,25 @@ def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) ->
         config, recipe = _changed(baseline.config, baseline.training, changes)
     except BlocklabError as error:
         raise BlocklabError(f"variants.{name}: {error}") from None
-    measure = MEASURES.get(study.match)
     fitted = config
-    if measure is not None and WIDTH not in changes and config != baseline.config:
-        fitted = matched(config, measure(baseline.config), measure)
+    if WIDTH not in changes and config != baseline.config:
+        measure = MEASURES.get(study.match)
+        timed = study.widths.get(width_key(name, baseline, rung))
+        if measure is not None:
+            fitted = matched(config, measure(baseline.config), measure)
+        elif timed is not None:
+            fitted = config.with_changes({WIDTH: timed})
     solved: Changes = {}
     if fitted != config:
         solved[WIDTH] = fitted.block.feed_forward.d_ff  # type: ignore[attr-defined]
     return PlannedArm(
         name, "variant", fitted, recipe, dict(changes), solved, levels=baseline.levels
     )
+
+
+def width_key(variant: str, baseline: PlannedArm, rung: str) -> str:
+    """What a width that was solved by measurement is kept under."""
+    return " / ".join(filter(None, (rung, baseline.cell, variant)))
 
 
 def _changed(

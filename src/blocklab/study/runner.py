@@ -1,7 +1,7 @@
 """A study from question to result: prepare, plan, train what is missing, summarise."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,9 +21,8 @@ from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResul
 from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
+from blocklab.study.timing import Say, with_timed_widths
 from blocklab.training.run import CHECKPOINT_SECONDS
-
-Say = Callable[[str], None]
 
 
 class Watcher(Protocol):
@@ -71,6 +70,8 @@ def prepare_study(
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
+    if study.match == "time":
+        study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
     ready = Prepared(plan(study, text, fingerprints), dataset, text, files)
     for part in ready.plan.whole:
         for cell in part.cells:
@@ -190,7 +191,8 @@ class _Training:
         """Copy the finished runs of another study, and those that they let this one ask for."""
         while True:
             before = len(self.known)
-            asked = missing_runs(all_courses(self.ready.plan, self.known), self.known)
+            self._go_on()
+            asked = missing_runs(self.ways, self.known)
             self.place.take_finished(asked, other)
             self.known = self.place.known()
             if len(self.known) == before:
@@ -200,7 +202,7 @@ class _Training:
         """Train until nothing more is asked for."""
         jobs = self._asked()
         if self.watcher is not None:
-            self.watcher.planned(self.ready.plan, self._found(), self.expected)
+            self.watcher.planned(self.plan, self._found(), self.expected)
         if not jobs:
             return
         with ProcessPool(workers) as pool:
@@ -219,8 +221,7 @@ class _Training:
 
     def _asked(self) -> list[Job]:
         """Jobs for what the known losses ask for and is not under way yet."""
-        plan = at_look(self.ready.plan, courses(self.ready.plan, self.known), self.place.windows_of)
-        self.ways = all_courses(plan, self.known)
+        self._go_on()
         self.expected = sum(way.n_expected for way in self.ways)
         jobs = []
         for run in missing_runs(self.ways, self.known):
@@ -230,6 +231,11 @@ class _Training:
             self.under_way[folder] = run
             jobs.append(self._job(run, folder))
         return jobs
+
+    def _go_on(self) -> None:
+        """Bring the plan and its courses to where the finished runs have come."""
+        self.plan = at_look(self.plan, courses(self.plan, self.known), self.place.windows_of)
+        self.ways = all_courses(self.plan, self.known)
 
     def _job(self, run: PlannedRun, folder: Path) -> Job:
         assert self.ready.dataset.folder is not None

@@ -137,8 +137,11 @@ class Study(Record):
     looked: int = Field(0, ge=0)
     """Seeds whose results were already reported when more were added: verdicts then come from the
     others alone. Kept by the study's folder."""
-    match: Literal["parameters", "flops", "none"] = "parameters"
-    """What the feed-forward width of a variant is solved for, to equal the baseline's."""
+    match: Literal["parameters", "flops", "time", "none"] = "parameters"
+    """What the feed-forward width of a variant is solved for, to equal the baseline's; `time` is
+    that of a training step, as measured where the study begins."""
+    widths: dict[str, int] = Field(default_factory=dict)
+    """Of each variant, as `match: time` has measured them; kept by the study's folder."""
     delta: float = Field(0.01, gt=0)
     """Nats: the smallest effect that matters."""
     search: bool = True

@@ -1,0 +1,116 @@
+"""How long a training step takes here, and the widths at which variants take as long.
+
+Time is the processor's, of one thread, the least of a few rounds in which the arms take turns:
+what else runs on the machine, or its clock that changes, then meets all of them alike.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+
+from blocklab.data.dataset import Dataset
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.record import with_changes
+from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
+from blocklab.study.plan import Plan, PlannedArm, width_key
+from blocklab.study.study import Study
+from blocklab.training.trainer import Trainer
+
+Say = Callable[[str], None]
+
+ROUNDS = 5
+
+
+def seconds_a_step(
+    arms: Sequence[PlannedArm], dataset: Dataset, rounds: int = ROUNDS
+) -> list[float]:
+    """Processor time of one training step of each arm on one thread, after one that warms up."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        trainers = [_trainer(arm, dataset) for arm in arms]
+        for trainer in trainers:
+            trainer.step()
+        times: list[list[float]] = [[] for _ in arms]
+        for _ in range(rounds):
+            for trainer, own in zip(trainers, times, strict=True):
+                began = time.process_time()
+                trainer.step()
+                own.append(time.process_time() - began)
+        return [min(own) for own in times]
+    finally:
+        torch.set_num_threads(threads)
+
+
+def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | None) -> Study:
+    """The study with the width of every variant that is not measured yet.
+
+    `planned` is its plan before; widths that the study already holds are left as they are.
+    """
+    widths = dict(study.widths)
+    for part in planned.whole:
+        for cell in part.cells:
+            base, *others = cell.arms
+            for arm in others:
+                key = width_key(arm.name, base, part.rung)
+                natural = natural_width(arm.config)
+                if arm.role != "variant" or key in widths or natural is None:
+                    continue
+                if WIDTH in arm.changes or arm.config == base.config:
+                    continue
+                widths[key] = _timed_width(arm, base, natural, dataset, say)
+    return study if widths == study.widths else with_changes(study, {"widths": widths})
+
+
+def solved_width(target: float, narrow: tuple[int, float], wide: tuple[int, float]) -> int:
+    """The multiple of 8 at which a step takes `target` seconds, on the line through two widths.
+
+    Both are given with the seconds that they take.
+
+    Raises BlocklabError when even the narrowest would take longer.
+    """
+    slope = (wide[1] - narrow[1]) / (wide[0] - narrow[0])
+    if slope <= 0:
+        return narrow[0]
+    exact = narrow[0] + (target - narrow[1]) / slope
+    width = round(exact / MULTIPLE) * MULTIPLE
+    if width < MULTIPLE:
+        raise BlocklabError(
+            f"{WIDTH}: no width matches; even {MULTIPLE} takes longer than the baseline. Set "
+            "match: none"
+        )
+    return width
+
+
+def _timed_width(
+    arm: PlannedArm, base: PlannedArm, natural: int, dataset: Dataset, say: Say | None
+) -> int:
+    wider = 2 * natural
+    target, seconds, wider_seconds = seconds_a_step(
+        [base, arm, _at_width(arm, wider)], dataset, 2 * ROUNDS
+    )
+    try:
+        width = solved_width(target, (natural, seconds), (wider, wider_seconds))
+    except BlocklabError as error:
+        raise BlocklabError(f"variants.{arm.name}: {error}") from None
+    if say is not None:
+        target, left = seconds_a_step([base, _at_width(arm, width)], dataset, 2 * ROUNDS)
+        say(
+            f"{arm.name}: {WIDTH} {width} takes {1000 * left:.1f} ms a step, the baseline "
+            f"{1000 * target:.1f} ({left / target - 1:+.1%})"
+        )
+    return width
+
+
+def _at_width(arm: PlannedArm, width: int) -> PlannedArm:
+    config: ModelConfig = arm.config.with_changes({WIDTH: width})
+    return replace(arm, config=config)
+
+
+def _trainer(arm: PlannedArm, dataset: Dataset) -> Trainer:
+    rate = arm.training.learning_rates[0]
+    training = with_changes(arm.training.at(rate), {"inspect_every": None})
+    return Trainer(arm.config, corpus=dataset, training=training, seed=1)
