@@ -11,7 +11,7 @@ from blocklab.study.folder import StudyFolder
 from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
-from blocklab.study.timing import seconds_a_step
+from blocklab.study.timing import peak_memory_of_a_step, seconds_a_step
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
@@ -20,10 +20,13 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     seconds = dict(
         zip((arm.name for arm in arms), seconds_a_step(arms, ready.dataset), strict=True)
     )
+    memory = {arm.name: peak_memory_of_a_step(arm, ready.dataset) for arm in arms}
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_sizes(arms, seconds, ready.plan.study.question))
+    console.print(_sizes(arms, seconds, memory, ready.plan.study.question))
     for arm in arms[1:]:
         console.print(f"  {arm.name}: {_told(arm)}", markup=False)
+        if arm.name in ready.differences:
+            console.print(f"    seen: {ready.differences[arm.name]}", markup=False)
     for path, levels in ready.plan.study.nuisances.items():
         console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
     for rung in ready.plan.ladder:
@@ -37,10 +40,15 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
         console.print(line, markup=False)
 
 
-def _sizes(arms: Sequence[PlannedArm], seconds: Mapping[str, float], question: str) -> Table:
+def _sizes(
+    arms: Sequence[PlannedArm],
+    seconds: Mapping[str, float],
+    memory: Mapping[str, int],
+    question: str,
+) -> Table:
     baseline = count(arms[0].config)
     table = Table(title=question, title_justify="left")
-    for name in ("arm", "parameters", "against baseline", "FLOPs/token", "ms/step"):
+    for name in ("arm", "parameters", "against baseline", "FLOPs/token", "ms/step", "MiB"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for arm in arms:
         size = count(arm.config)
@@ -51,6 +59,7 @@ def _sizes(arms: Sequence[PlannedArm], seconds: Mapping[str, float], question: s
             f"{difference:+,} ({difference / baseline.total:+.2%})" if arm.changes else "—",
             f"{size.flops_per_token():,}",
             f"{1000 * seconds[arm.name]:.0f}",
+            f"{memory[arm.name] / 2**20:,.0f}",
         )
     return table
 

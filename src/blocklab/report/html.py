@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from blocklab.report import formats, insides, limits, results_csv, table, words
+from blocklab.report import formats, insides, limits, results_csv, table, warmup, words
 from blocklab.report.charts import charts
 from blocklab.report.drawing import inline, to_png, to_svg
 from blocklab.study.results import Arm, LadderResult, StudyResult
@@ -83,7 +83,12 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
             {"name": formats.clean(name), "found": _effects(arms)}
             for name, arms in result.cells.items()
         ],
+        warmup=warmup.warmup_table(result),
+        warmup_note=warmup.NOTE,
         ladders=[_ladder(ladder, result) for ladder in result.ladders],
+        differences=[
+            (formats.clean(name), formats.clean(seen)) for name, seen in facts.differences.items()
+        ],
         limits=limits.limits(result),
         circumstances=_circumstances(result),
     )

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors.numpy
@@ -51,6 +51,17 @@ LOOKS_KEPT = 40
 """Looks into a run's model that a report is given."""
 
 
+@dataclass(frozen=True)
+class Circumstances:
+    """What a study's folder keeps beside the question, so that a report needs no corpus."""
+
+    text: Text
+    command: str
+    """What to type to run it again."""
+    differences: Mapping[str, str]
+    """By variant: where it was seen to differ from the baseline, before any training."""
+
+
 class StudyFolder:
     """The folder of one study: `study.yaml`, `runs/ID/`, and what the report writes."""
 
@@ -66,8 +77,8 @@ class StudyFolder:
         """Copies of the files that define parts of the user's own."""
         return tuple(sorted((self.path / "plugins").glob("*.py")))
 
-    def read(self) -> tuple[Study, Text, str]:
-        """The study, what is known of its text, and the command that made it.
+    def read(self) -> tuple[Study, Circumstances]:
+        """The study, and what is known of how it began.
 
         Raises BlocklabError when the folder holds no study.
         """
@@ -75,13 +86,13 @@ class StudyFolder:
         try:
             known = json.loads(facts.read_text(encoding="utf-8"))
             text = Text(**known["text"] | {"notes": tuple(known["text"]["notes"])})
-            command = str(known["command"])
+            circumstances = Circumstances(text, str(known["command"]), dict(known["differences"]))
         except (OSError, ValueError, KeyError, TypeError):
             raise BlocklabError(
                 f"{self.path}: holds no study (no readable {FACTS}); give the folder that "
                 "blocklab ablate wrote"
             ) from None
-        return Study.from_yaml(self.study_file), text, command
+        return Study.from_yaml(self.study_file), circumstances
 
     def widened(self, study: Study, fingerprint: str) -> Study:
         """`study` with what the folder already holds of the same question.
@@ -92,7 +103,8 @@ class StudyFolder:
             if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
                 raise BlocklabError(f"{self.path}: is not empty and holds no study; give --out")
             return study
-        held, text, _ = self.read()
+        held, circumstances = self.read()
+        text = circumstances.text
         where = first_difference(_fixed(held), _fixed(study))
         if where is None and text.fingerprint != fingerprint:
             where = ("the text of data.corpus", text.fingerprint, fingerprint)
@@ -134,10 +146,10 @@ class StudyFolder:
             "looked": held.seeds if reported else held.looked,
         }
 
-    def write(self, study: Study, text: Text, command: str, plugins: Sequence[Path]) -> None:
+    def write(self, study: Study, circumstances: Circumstances, plugins: Sequence[Path]) -> None:
         """Write the question and its circumstances. Raises RunFailed when the disk refuses."""
-        facts = {"command": command, "text": asdict(text)}
-        write_atomically(self.path / FACTS, json.dumps(facts, indent=1).encode())
+        facts = json.dumps(asdict(circumstances), indent=1)
+        write_atomically(self.path / FACTS, facts.encode())
         for file in plugins:
             (self.path / "plugins").mkdir(exist_ok=True)
             write_atomically(self.path / "plugins" / file.name, file.read_bytes())

@@ -204,6 +204,8 @@ class Facts:
     """Of the intervals."""
     searched: bool = False
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
+    differences: Mapping[str, str] = field(default_factory=dict)
+    """By variant: where it was seen to differ from the baseline, before any training."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A study from question to result: prepare, plan, train what is missing, summarise."""
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,7 +13,7 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look
-from blocklab.study.folder import StudyFolder
+from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
@@ -46,6 +46,8 @@ class Prepared:
     dataset: Dataset
     text: Text
     plugins: tuple[Path, ...]
+    differences: Mapping[str, str]
+    """By variant: where it was seen to differ from the baseline, before any training."""
 
 
 def prepare_study(
@@ -72,11 +74,11 @@ def prepare_study(
         study = StudyFolder(folder).widened(study, text.fingerprint)
     if study.match == "time":
         study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
-    ready = Prepared(plan(study, text, fingerprints), dataset, text, files)
-    for part in ready.plan.whole:
-        for cell in part.cells:
-            require_differences(cell)
-    return ready
+    planned = plan(study, text, fingerprints)
+    checked = [require_differences(cell) for part in planned.whole for cell in part.cells]
+    # Those of the study itself, at the first setting of its nuisances.
+    differences = {found.arm: found.sentence for found in checked[0]}
+    return Prepared(planned, dataset, text, files, differences)
 
 
 def train_study(
@@ -104,23 +106,24 @@ def train_study(
     place = StudyFolder(path)
     again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
     with place.locked():
-        place.write(ready.plan.study, ready.text, again, ready.plugins)
+        circumstances = Circumstances(ready.text, again, ready.differences)
+        place.write(ready.plan.study, circumstances, ready.plugins)
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
         training.run(workers or default_workers())
-        return collected(ready.plan, ready.text, place, again)
+        return collected(ready.plan, circumstances, place)
 
 
 def stored_result(folder: str | Path) -> StudyResult:
     """The result from what a folder holds; trains nothing and needs no corpus."""
     place = StudyFolder(Path(folder))
     fingerprints = load_plugins(place.plugins)
-    study, text, command = place.read()
-    return collected(plan(study, text, fingerprints), text, place, command)
+    study, circumstances = place.read()
+    return collected(plan(study, circumstances.text, fingerprints), circumstances, place)
 
 
-def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> StudyResult:
+def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> StudyResult:
     """The result from whatever runs of the plan are finished."""
     known = place.known()
     plan = at_look(plan, courses(plan, known), place.windows_of)
@@ -133,7 +136,7 @@ def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> Study
         for rung in plan.ladder
     ]
     return StudyResult(
-        facts=_facts(plan, text, command),
+        facts=_facts(plan, circumstances),
         arms=arms,
         runs=runs,
         interactions=interactions(plan, arms),
@@ -261,14 +264,15 @@ class _Training:
         self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 
-def _facts(plan: Plan, text: Text, command: str) -> Facts:
+def _facts(plan: Plan, circumstances: Circumstances) -> Facts:
+    text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
     numerics = study.numerics
     return Facts(
         question=study.question,
         budget=study.budget,
-        command=command,
+        command=circumstances.command,
         corpus=study.data.corpus,
         tokenizer=text.tokenizer,
         vocab_size=text.vocab_size,
@@ -297,4 +301,5 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         looks=study.looks,
         level=plan.look.level,
         searched=study.search,
+        differences=circumstances.differences,
     )

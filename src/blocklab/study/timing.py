@@ -1,9 +1,10 @@
-"""How long a training step takes here, and the widths at which variants take as long.
+"""What a training step costs here in time and memory, and the widths at which variants cost alike.
 
 Time is the processor's, of one thread, the least of a few rounds in which the arms take turns:
 what else runs on the machine, or its clock that changes, then meets all of them alike.
 """
 
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ from blocklab.record import with_changes
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
+from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.trainer import Trainer
 
 Say = Callable[[str], None]
@@ -43,6 +45,14 @@ def seconds_a_step(
         return [min(own) for own in times]
     finally:
         torch.set_num_threads(threads)
+
+
+def peak_memory_of_a_step(arm: PlannedArm, dataset: Dataset) -> int:
+    """Largest resident memory of this process, bytes, while one step of an arm is trained."""
+    gc.collect()
+    start_measuring_memory()
+    _trainer(arm, dataset).step()
+    return peak_memory()
 
 
 def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | None) -> Study:
