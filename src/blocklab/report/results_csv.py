@@ -11,7 +11,7 @@ COLUMNS = (
     "diverged_in", "start_loss", "steps", "tokens", "epochs", "seconds", "tokens_per_second",
     "peak_memory", "run", "cell", "rung", "spikes", "gradient_norm_median", "gradient_norm_p999",
     "clipped_share", "log_z", "largest_attention_logit", "stream_rms", "stream_growth",
-    "update_ratio", "position_similarity",
+    "update_ratio", "position_similarity", "recall",
 )  # fmt: skip
 
 
@@ -49,6 +49,7 @@ def _row(run: RunResult) -> list[str]:
         *(_exact(value) for value in _norms(run)),
         _exact(run.log_z),
         *(_exact(value) for value in _insides(run)),
+        _exact(run.recall),
     ]
 
 

@@ -32,6 +32,7 @@ class Row:
     stable_margin: str
     rate_sensitivity: str
     spikes_per_thousand: str
+    recall: str
     parameters: str
     flops_per_token: str
     tokens_per_second: str
@@ -77,6 +78,7 @@ def _row(arm: Arm) -> Row:
         spikes_per_thousand=""
         if arm.spikes_per_thousand is None
         else fixed(arm.spikes_per_thousand, 1),
+        recall="" if arm.recall is None else f"{arm.recall:.1%}",
         parameters=str(arm.n_parameters),
         flops_per_token=str(arm.flops_per_token),
         tokens_per_second=f"{arm.tokens_per_second:.0f}",
@@ -110,6 +112,7 @@ COLUMNS: Sequence[Column] = (
     Column("Stable margin", "× best rate", lambda row: row.stable_margin, may_be_left_out=True),
     Column("Rate sensitivity", "nats", lambda row: row.rate_sensitivity, may_be_left_out=True),
     Column("Spikes", "per 1,000 steps", lambda row: row.spikes_per_thousand, may_be_left_out=True),
+    Column("Recall", "of answers", lambda row: row.recall, may_be_left_out=True),
     Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
     Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
     Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),

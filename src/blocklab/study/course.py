@@ -86,7 +86,7 @@ def _searched(
     runs: list[PlannedRun] = []
     shown: dict[float, float | None] = {}
     while True:
-        decision = next_rates(shown, plan.study.delta, arm.training.learning_rates)
+        decision = next_rates(shown, plan.study.resolved_resolution, arm.training.learning_rates)
         if decision.kind != "try":
             return runs, decision
         asked = [plan.run(arm, SEARCH_SEED, rate) for rate in decision.rates]

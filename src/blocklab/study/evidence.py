@@ -72,7 +72,10 @@ def _verdicts(
     if not family:
         return ()
     seeds = plan.judging_seeds
-    return verdicts(evidence[base], family, seeds, plan.study.delta, plan.look)
+    study = plan.study
+    return verdicts(
+        evidence[base], family, seeds, study.delta, plan.look, study.resolved_resolution
+    )
 
 
 def judged(

@@ -33,6 +33,8 @@ FIXED = (
     "ladder",
     "search",
     "delta",
+    "resolution",
+    "metrics",
     "budget",
     "numerics",
 )

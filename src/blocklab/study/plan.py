@@ -114,6 +114,7 @@ class Plan:
             data=self.study.data,
             data_fingerprint=self.text.fingerprint,
             seed=seed,
+            metrics=self.study.metrics,
             draw=arm.draw,
             numerics=self.study.numerics,
             plugins=dict(self.plugins),

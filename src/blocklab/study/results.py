@@ -80,6 +80,8 @@ class RunResult:
     """None where the run was not looked into."""
     looks: tuple[tuple[int, Inspection], ...] = ()
     """(step, look) for some of the looks, evenly spread."""
+    recall: float | None = None
+    """Share of determined answers given, where it was asked for."""
     inspect_seconds: float = 0.0
     """Of `seconds`, what looking into the model took."""
 
@@ -146,6 +148,8 @@ class Arm:
     margin: StableMargin | None = None
     spikes_per_thousand: float | None = None
     """Mean over the runs at the best rate; None where they are too short."""
+    recall: float | None = None
+    """Share of determined answers given: mean over the runs at the best rate."""
 
     @property
     def known_slack(self) -> float:

@@ -10,6 +10,7 @@ from typing import Protocol
 import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
+from blocklab.data.windows import ValidationWindows
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look
@@ -22,6 +23,7 @@ from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.study.timing import Say, with_timed_widths
+from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
 
 
@@ -69,6 +71,9 @@ def prepare_study(
     plan(study, Text("", baseline.vocab_size or 1024, "", 0.0, 0, 0), fingerprints)
     dataset = prepare(study.data, say=say)
     require_windows(dataset, baseline.context_length)
+    if "recall" in study.metrics:
+        windows = ValidationWindows(dataset.validation, baseline.context_length)
+        require_answers(windows, answers_of(study.data))
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)

@@ -13,6 +13,7 @@ from blocklab.model.config import ModelConfig, Probability
 from blocklab.model.presets import preset
 from blocklab.record import Record, with_changes
 from blocklab.training.config import Recipe, TrainingConfig
+from blocklab.training.recall import answers_of
 from blocklab.training.run import Numerics
 
 PLACEBO = "placebo"
@@ -144,6 +145,12 @@ class Study(Record):
     """Of each variant, as `match: time` has measured them; kept by the study's folder."""
     delta: float = Field(0.01, gt=0)
     """Nats: the smallest effect that matters."""
+    resolution: float | None = Field(None, gt=0)
+    """Nats: the slack that the search refines an arm's rate to, and above which a verdict says
+    what it cannot resolve; null is half of delta."""
+    metrics: tuple[Literal["recall"], ...] = ()
+    """What is measured beside the loss at the end. `recall`: the share of determined answers that
+    an arm gives, on a synthetic corpus that has some."""
     search: bool = True
     """Search every arm's learning rate from the grid on; false trains the grid alone."""
     nuisances: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -160,6 +167,17 @@ class Study(Record):
     budget: str = "standard"
     """The budget that this study stands at."""
     numerics: Numerics = Numerics()
+
+    @property
+    def resolved_resolution(self) -> float:
+        """Nats, half of delta where it is null."""
+        return self.delta / 2 if self.resolution is None else self.resolution
+
+    @model_validator(mode="after")
+    def _metrics_can_be_measured(self) -> Self:
+        if "recall" in self.metrics:
+            answers_of(self.data)
+        return self
 
     @property
     def looks(self) -> tuple[int, ...]:

@@ -152,6 +152,7 @@ def _arm(
     grid = arm.training.learning_rates
     grid = search_grid(grid) if plan.study.search else grid
     spikes = [run.spikes.per_thousand for run in at_best if run.spikes is not None]
+    recalls = [run.recall for run in at_best if run.recall is not None]
     return Arm(
         name=arm.name,
         role=arm.role,
@@ -180,6 +181,7 @@ def _arm(
         sensitivity=_sensitivity(curve, grid, text, arm.config.rows),
         margin=stable_margin(curve, text.unigram_entropy) if curve else None,
         spikes_per_thousand=mean(spikes) if spikes else None,
+        recall=mean(recalls) if recalls else None,
     )
 
 

@@ -152,6 +152,8 @@ class Verdict:
     divergence: Divergence
     n_planned: int
     delta: float
+    resolution: float
+    """The slack that the study meant to come down to, nats."""
 
     @property
     def sentence(self) -> str:
@@ -186,7 +188,7 @@ class Verdict:
             remarks.append(self.reason)
         if self.estimate is not None and self.word != "undecided":
             slack = self.estimate.slack
-            if slack > self.delta / 2:
+            if slack > self.resolution:
                 remarks.append(f"nothing below the slack of {slack:.4f} is resolved")
         if self.word != "unstable" and (self.divergence.count or self.divergence.baseline_count):
             explores = self.word == "exploratory"
@@ -211,6 +213,7 @@ def verdicts(
     seeds: Sequence[int],
     delta: float = DELTA,
     look: Look = ONE_LOOK,
+    resolution: float | None = None,
 ) -> tuple[Verdict, ...]:
     """One verdict a variant, in their order; the placebo is not among them.
 
@@ -218,6 +221,7 @@ def verdicts(
         seeds: those that the study planned, fixed beforehand. Losses of others are not looked
             at: where seeds were added after looking, give the new ones alone.
         delta: the smallest effect that matters, nats.
+        resolution: the slack above which it is said what is not resolved; None is δ/2.
 
     All variants make one family, fixed beforehand: one that cannot be tested still counts in it.
     A study resolves nothing below its slack: *better* and *worse* also need a mean difference
@@ -226,8 +230,9 @@ def verdicts(
     """
     compared = [_compared(baseline, variant, seeds, look) for variant in variants]
     adjusted = holm([one.p for one in compared])
+    said_above = delta / 2 if resolution is None else resolution
     return tuple(
-        _verdict(one, float(p), len(variants), len(seeds), delta, look)
+        _verdict(one, float(p), len(variants), len(seeds), delta, said_above, look)
         for one, p in zip(compared, adjusted, strict=True)
     )
 
@@ -337,7 +342,13 @@ def _tested(effect: Estimate, earlier: Estimate | None, look: Look) -> tuple[flo
 
 
 def _verdict(
-    one: _Comparison, p: float, family: int, n_planned: int, delta: float, look: Look
+    one: _Comparison,
+    p: float,
+    family: int,
+    n_planned: int,
+    delta: float,
+    resolution: float,
+    look: Look,
 ) -> Verdict:
     word, reason = one.before_testing or _judged(one, p, delta)
     detectable = None
@@ -358,6 +369,7 @@ def _verdict(
         divergence=one.divergence,
         n_planned=n_planned,
         delta=delta,
+        resolution=resolution,
     )
 
 

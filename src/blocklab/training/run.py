@@ -33,6 +33,7 @@ from blocklab.training.checkpoint import (
 )
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.recall import answers_of, recall
 from blocklab.training.stability import ended_high
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer
 
@@ -61,6 +62,8 @@ class RunSpec(Record):
     data: DataConfig
     data_fingerprint: str
     seed: int
+    metrics: tuple[Literal["recall"], ...] = ()
+    """What is measured beside the loss at the end."""
     draw: str = ""
     """Names another initial draw under the same seed (the placebo's)."""
     numerics: Numerics = Numerics()
@@ -93,6 +96,8 @@ class RunOutcome:
     peak_memory: int
     inspect_seconds: float = 0.0
     """Of `seconds`, what looking into the model took."""
+    recall: float | None = None
+    """Share of determined answers given, where it was asked for."""
 
 
 class Stopped(Exception):
@@ -225,6 +230,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         tokens_per_second=tokens / trainer.train_seconds,
         peak_memory=peak_memory(),
         inspect_seconds=trainer.inspect_seconds,
+        recall=_recall(trainer, spec) if diverged is None else None,
     )
     tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
@@ -235,6 +241,13 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
     return outcome
+
+
+def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
+    if "recall" not in spec.metrics:
+        return None
+    batch = trainer.training.batch_size
+    return recall(trainer.model, trainer.validation, answers_of(spec.data), batch)
 
 
 __all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]
