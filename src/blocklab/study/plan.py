@@ -8,11 +8,11 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import with_changes
+from blocklab.study.looks import ONE_LOOK, Look, first_look, second_look
 from blocklab.study.matching import MEASURES, WIDTH, matched
 from blocklab.study.results import ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
-from blocklab.study.verdict import ONE_LOOK, Look, first_look, second_look
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
 

@@ -7,14 +7,14 @@ beside the loss and never turned into one.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from blocklab.errors import BlocklabError
+from blocklab.study.looks import ONE_LOOK, Look
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import (
     FIRST_LOOK,
-    SECOND_LOOK,
     SIGNIFICANT,
     Estimate,
     clopper_pearson,
@@ -73,31 +73,6 @@ def require_slack(name: str, slack: float, undecided: str | None) -> None:
             f"{name}: slack {slack}: expected a finite number of nats, not negative, or a reason "
             "why nothing may be claimed"
         )
-
-
-@dataclass(frozen=True)
-class Look:
-    """When the study is judged: once with all seeds, or twice with the error shared out."""
-
-    level: float = 0.95
-    """Two-sided, of the intervals."""
-    factor: float = 1.0
-    """On the p values of this look."""
-    earlier: Mapping[str, Estimate] = field(default_factory=dict)
-    """The first look's estimates by variant, at the second."""
-
-
-ONE_LOOK = Look()
-
-
-def first_look() -> Look:
-    """Of `seeds: two-look`, after the first seeds: 99 % intervals, p = min(1, 5·p)."""
-    return Look(0.99, FIRST_LOOK)
-
-
-def second_look(earlier: Mapping[str, Estimate]) -> Look:
-    """With all seeds: 96 % intervals, p = min(1, 5·p_first, 1.25·p)."""
-    return Look(0.96, SECOND_LOOK, earlier)
 
 
 @dataclass(frozen=True)
