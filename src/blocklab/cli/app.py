@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from blocklab.cli import ablate, count, inspect, plan, report, train
+from blocklab.cli import ablate, count, inspect, plan, report, reproduce, train
 from blocklab.errors import BlocklabError
 
 app = typer.Typer(
@@ -18,14 +18,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (
+_COMMANDS = (
     ablate.ablate,
     plan.plan,
     report.report,
     train.train,
     count.count,
     inspect.inspect,
-):
+    reproduce.reproduce,
+)
+for _command in _COMMANDS:
     app.command()(_command)
 
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.
