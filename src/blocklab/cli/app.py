@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from blocklab.cli import ablate, count, inspect, plan, report, reproduce, train
+from blocklab.cli import ablate, compare, count, inspect, plan, report, reproduce, train
 from blocklab.errors import BlocklabError
 
 app = typer.Typer(
@@ -26,6 +26,7 @@ _COMMANDS = (
     count.count,
     inspect.inspect,
     reproduce.reproduce,
+    compare.compare,
 )
 for _command in _COMMANDS:
     app.command()(_command)
