@@ -267,8 +267,15 @@ def test_a_module_that_computes_in_float32_is_told_so() -> None:
             return super().forward(x.float()).to(x.dtype)
 
     found = bl.compare(Single(D), RMS)
-    assert not found.mistakes
-    assert "float32" in str(found)
+    assert found.agrees
+    assert 1e-9 < found.difference < 1e-6
+    assert "somewhere yours computes in float32" in str(found)
+
+
+def test_torchs_own_attention_is_told_that_it_has_no_mask() -> None:
+    found = bl.compare(nn.MultiheadAttention(D, 4, batch_first=True), ATTENTION)
+    assert found.names == ("no-causal-mask",)
+    assert found.parameters["key.weight"] == "in_proj_weight, rows of the key"
 
 
 def test_a_detached_part_is_seen_by_its_gradient() -> None:

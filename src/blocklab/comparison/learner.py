@@ -57,11 +57,11 @@ class Learner:
 
 
 def _extras(x: Tensor) -> list[tuple[Any, ...]]:
-    """What a forward may want beside its input: nothing, a causal mask, None."""
+    """What a forward may want beside its input: nothing, a causal mask, None, keys and values."""
     if x.ndim < 2:
         return [()]
     seen = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
-    return [(), (seen,), (None,)]
+    return [(), (seen,), (None,), (x, x)]
 
 
 def _tensor(output: object) -> Tensor:

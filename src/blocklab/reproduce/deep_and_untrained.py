@@ -140,10 +140,11 @@ def placement_gradients(_: dict[str, Any], place: Place) -> Found:
             rows = _laws(last) + rows
         charts.append(_placement_chart(name, str(initialization["kind"]), curves))
     note = (
-        "After post-norm the last block's gradient is the same at any depth, so that a rate which "
-        "suits a shallow model is too large for a deep one until the norms have adapted: what "
-        "warm-up is for. With pre-norm it shrinks as the model gets deeper. Drawn by fan-in, "
-        "post-norm's gradients also grow towards the first block as the model gets deeper."
+        "After post-norm the last block's gradient is the same at any depth; with pre-norm it "
+        "shrinks as the model gets deeper. Drawn by fan-in, a deep post-norm model starts with "
+        "gradients several times those of a pre-norm one, in its first blocks most of all, and "
+        "those first steps are what warm-up slows down. Drawn N(0, 0.02) at this width they are "
+        "smaller than pre-norm's: how weights are drawn decides how much warm-up matters."
     )
     return Found(tuple(rows), tuple(charts), (note,))
 
