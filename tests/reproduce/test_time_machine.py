@@ -10,7 +10,8 @@ import blocklab as bl
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.reproduce import time_machine
-from blocklab.reproduce.experiment import published
+from blocklab.reproduce.experiment import Place, published
+from blocklab.reproduce.time_machine import Epoch
 
 
 @pytest.fixture
@@ -105,3 +106,32 @@ def test_the_published_text_has_the_published_counts() -> None:
     dataset = time_machine.published_text(lambda line: None)
     rows = time_machine._text_rows(published("time-machine"), dataset)
     assert [row.word for row in rows] == ["match"] * 5
+
+
+@pytest.mark.slow
+def test_the_whole_experiment_judges_every_published_epoch(
+    small: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time_machine, "EPOCHS", 10)
+    monkeypatch.setattr(time_machine, "published_text", lambda say: small)
+    figures = published("time-machine")
+    said: list[str] = []
+    found = time_machine.time_machine(figures, Place(tmp_path, said.append))
+    # Five of the text, 14 epochs and splits each way, two of the deeper models, and the picture.
+    assert len(found.rows) == 5 + 2 * 14 + 2 + 1
+    assert [chart.name for chart in found.charts] == [
+        "time-machine-train",
+        "time-machine-validation",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        f"{n}-blocks-{kind}-residuals" for n in (4, 8) for kind in ("with", "without")
+    }
+    assert any("8 blocks without residuals: epoch 10" in line for line in said)
+
+
+def test_the_picture_is_one_of_falling_through_and_of_stalling() -> None:
+    falls = [Epoch(7.0, 7.0), Epoch(6.6, 6.6), Epoch(6.5, 6.5), *[Epoch(6.2, 6.4)] * 7]
+    stalls = [Epoch(7.0, 7.0), Epoch(6.6, 6.6), *[Epoch(6.4, 6.7)] * 8]
+    assert time_machine._falls_through(falls, stalls, 6.346).word == "match"
+    assert time_machine._falls_through(stalls, stalls, 6.346).word == "off"
+    assert time_machine._falls_through(falls, falls, 6.346).word == "off"
