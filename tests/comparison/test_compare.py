@@ -261,6 +261,19 @@ def test_another_hidden_width_is_said() -> None:
     assert not found.agrees
 
 
+def test_another_hidden_width_of_a_whole_model_is_said() -> None:
+    found = bl.compare(learners.GPT(SIZES), gpt(**{"block.feed_forward.d_ff": 40}))
+    assert "hidden width 64; ours 40" in str(found)
+    assert not found.mistakes
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_another_number_of_heads_is_named(heads: int) -> None:
+    found = bl.compare(learners.Attention(D, heads), ATTENTION)
+    assert found.names == ("other-number-of-heads",)
+    assert f"has {heads} head" in str(found)
+
+
 def test_a_module_that_computes_in_float32_is_told_so() -> None:
     class Single(learners.RootNorm):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -188,7 +188,29 @@ def attention_mistakes(wiring: AttentionWiring, d_model: int) -> tuple[Mistake, 
     return (
         *(Mistake(name, words, {"scale": value}) for name, words, value in scales),
         *_ATTENTION_MISTAKES,
+        *_other_heads(wiring),
         *ROTARY_MISTAKES,
+    )
+
+
+def _other_heads(wiring: AttentionWiring) -> tuple[Mistake, ...]:
+    """The same matrices cut into another number of heads."""
+    width = wiring.n_heads * wiring.head_dim
+    if wiring.n_heads != wiring.n_kv_heads:
+        return ()
+    return tuple(
+        Mistake(
+            "other-number-of-heads",
+            f"has {heads} head{'s' if heads > 1 else ''}, not {wiring.n_heads}",
+            {
+                "n_heads": heads,
+                "n_kv_heads": heads,
+                "head_dim": width // heads,
+                "scale": math.sqrt(heads / width),
+            },
+        )
+        for heads in (1, 2, 3, 4, 6, 8, 12, 16)
+        if width % heads == 0 and heads != wiring.n_heads
     )
 
 

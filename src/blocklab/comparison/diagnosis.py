@@ -6,7 +6,7 @@ Every try is an experiment in float64. The cheapest explanation that reproduces 
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -40,11 +40,18 @@ class Explanation:
 
 def explained(subject: Subject, output: Tensor) -> tuple[Explanation, float]:
     """The best explanation of `output`, and how far ours is from it without any mistake."""
-    plain = min(_tried(subject, layout, (), output).error for layout in subject.layouts)
+    cheapest = min(layout.cost for layout in subject.layouts)
+    natural = [one for one in subject.layouts if one.cost < max(cheapest + 1, CONTRADICTION)]
+    as_they_are = [_tried(subject, layout, (), output) for layout in natural]
+    plain = min(found.error for found in as_they_are)
+    if plain <= SINGLE:
+        # Rounding alone may explain it: only a single mistake, in this layout, is worth a look.
+        near = next(found.layout for found in as_they_are if found.error == plain)
+        subject = replace(subject, layouts=(near,))
     best = Explanation(subject.layouts[0], (), subject.wiring, float("inf"))
     for layout, mistakes in _hypotheses(subject):
         if len(mistakes) == 2 and plain <= SINGLE:
-            continue  # Rounding alone explains it.
+            continue
         found = _tried(subject, layout, mistakes, output)
         if found.error <= EXACT:
             return found, plain

@@ -118,21 +118,13 @@ def _feed_forward(learner: Learner, config: FeedForwardConfig, d: int) -> Subjec
     sheets = gathered(learner.module).sheets
     make = mlp_layouts if isinstance(config, MLP.Config) else gated_layouts
     own = _own_width(config, d)
-    layouts: list[Layout] = []
-    notes: tuple[str, ...] = ()
-    widths = {size for sheet in sheets for size in sheet.matrix.shape} - {d}
-    for d_ff in ([own] if own else []) + sorted(
-        widths | {d} | {w // 2 for w in widths if w % 2 == 0}
-    ):
+    layouts, d_ff = [], own
+    for d_ff in _widths(learner, own, {d}):
         layouts = make(sheets, d, d_ff)
         if layouts:
-            rule = "ours" if own else "our rule gives none at this d_model, it is"
-            notes = () if d_ff == own else (f"has hidden width {d_ff}; {rule} {own or d_ff}",)
-            notes = notes if own else ()
             break
     if not layouts:
         raise BlocklabError(_nothing_fits(learner, f"feed_forward {config.kind}", d))
-    expected = _expected_feed_forward(config)
     return Subject(
         f"feed_forward {config.kind}",
         _random(BATCH, LENGTH, d),
@@ -141,9 +133,24 @@ def _feed_forward(learner: Learner, config: FeedForwardConfig, d: int) -> Subjec
         feed,
         FEED_FORWARD_MISTAKES,
         tuple(layouts),
-        expected,
-        notes,
+        _expected_feed_forward(config),
+        _other_width(d_ff, own),
     )
+
+
+def _widths(learner: Learner, own: int | None, others: set[int]) -> list[int]:
+    """Hidden widths to try: ours first, then every size that the learner's matrices have."""
+    sizes = {size for p in learner.parameters.values() if p.ndim >= 2 for size in p.shape}
+    halves = {size // 2 for size in sizes if size % 2 == 0}
+    found = sorted(sizes - others, reverse=True) + sorted(halves - sizes, reverse=True)
+    found += sorted(others & sizes)
+    return found if own is None else [own, *(size for size in found if size != own)]
+
+
+def _other_width(d_ff: int | None, own: int | None) -> tuple[str, ...]:
+    """A note where the learner chose another hidden width than ours, whose rule may give none."""
+    same = own is None or d_ff == own
+    return () if same else (f"has hidden width {d_ff}; ours {own}",)
 
 
 def _own_width(config: FeedForwardConfig, d: int) -> int | None:
@@ -187,11 +194,17 @@ def _expected_attention(config: CausalAttention.Config) -> frozenset[str]:
 
 def _model(learner: Learner, config: ModelConfig) -> Subject:
     wiring = transformer_wiring(config)
-    block = config.block
-    d_ff = block.feed_forward.width(config.d_model)  # type: ignore[attr-defined]
-    layouts = model_layouts(
-        learner.module, wiring, config.d_model, d_ff, (config.rows, config.context_length)
-    )
+    d, sizes = config.d_model, (config.rows, config.context_length)
+    own = _own_width(config.block.feed_forward, d)  # type: ignore[attr-defined]
+    layouts, d_ff, refused = [], own, None
+    for d_ff in _widths(learner, own, {d, *sizes}):
+        try:
+            layouts = model_layouts(learner.module, wiring, d, d_ff, sizes)
+            break
+        except BlocklabError as error:
+            refused = refused or error
+    if not layouts:
+        raise refused or BlocklabError(_nothing_fits(learner, "model", d))
     length = min(config.context_length - 1, LENGTH) or 1
     generator = torch.Generator().manual_seed(1)
     return Subject(
@@ -203,6 +216,7 @@ def _model(learner: Learner, config: ModelConfig) -> Subject:
         transformer_mistakes(wiring, config.d_model),
         tuple(layouts),
         _expected_model(config),
+        _other_width(d_ff, own),
     )
 
 
