@@ -42,7 +42,7 @@ def named_model(name: str) -> Named:
     if (path / "run.json").is_file():
         return _run(path)
     if (path / "config.json").is_file() or path.suffix == ".gguf":
-        loaded = importlib.import_module("blocklab.exchange").load(path)
+        loaded = importlib.import_module("blocklab.exchange.load").load(path)
         return Named(loaded.model.config, loaded.model, loaded.tokenizer)
     return Named(model_config(name))
 
