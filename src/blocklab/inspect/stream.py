@@ -61,13 +61,13 @@ def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
     paths = [f"blocks.{i}" for i in range(len(model.blocks))]
     with watched(
         model,
-        after={path: lambda _, stream: similarities.append(_mean_cosine(stream)) for path in paths},
+        after={path: lambda _, stream: similarities.append(mean_cosine(stream)) for path in paths},
     ):
         model.features(tokens)
     return similarities
 
 
-def _mean_cosine(stream: Tensor) -> Tensor:
+def mean_cosine(stream: Tensor) -> Tensor:
     """Mean over pairs of different positions, (B, T, d) -> (B,)."""
     units = F.normalize(wide(stream), dim=-1)
     n = units.shape[1]
