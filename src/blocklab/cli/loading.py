@@ -86,9 +86,13 @@ def batch_of_text(
         ids = named.tokenizer.encode(_start_of(corpus, needed * CHARACTERS_PER_TOKEN, say))
         config, tokens = named.config, torch.tensor(ids)
     else:
-        data = DataConfig(
-            corpus=corpus, tokenizer=tokenizer or fitting_tokenizer(named.config.vocab_size)
-        )
+        chosen = tokenizer or fitting_tokenizer(named.config.vocab_size)
+        if named.model is not None and tokenizer is None and chosen != "gpt2":
+            raise BlocklabError(
+                "the model has weights but no tokenizer came with them; give --tokenizer "
+                "(bytes, gpt2 or a tokenizer.json), or any other text means nothing to it"
+            )
+        data = DataConfig(corpus=corpus, tokenizer=chosen)
         dataset = prepare(data, say=say)
         config = resolved_vocabulary(named.config, dataset.vocab_size)
         tokens = torch.from_numpy(dataset.validation[:needed].astype("int64"))
