@@ -103,3 +103,20 @@ def test_attention_of_the_users_own_is_read_by_its_softmax(kind: str, heads: int
         assert weights is not None
         assert weights.shape == (2, heads, 10, 10)
         assert torch.allclose(weights.sum(-1), torch.ones(2, heads, 10))
+
+
+def test_grouped_heads_share_their_keys_in_order() -> None:
+    """Heads 0 and 1 look through the first key head, 2 and 3 through the second."""
+    config = bl.presets.gpt2(
+        d_model=16, n_heads=4, n_kv_heads=2, n_layers=1, vocab_size=13, context_length=10
+    )
+    model, tokens = randomized(config), random_tokens()
+    path = "blocks.0.attention.qkv"
+    heads = bl.inspect.record(model, tokens, path)[path].output.unflatten(-1, (8, 4))
+    (weights,) = bl.inspect.attention_maps(model, tokens)
+    assert weights is not None
+    hidden = torch.ones(10, 10, dtype=torch.bool).triu(1)
+    for head in range(4):
+        scores = heads[:, :, head] @ heads[:, :, 4 + head // 2].transpose(1, 2) / 2
+        expected = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        assert torch.allclose(weights[:, head], expected, atol=1e-12)
