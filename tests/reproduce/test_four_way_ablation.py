@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 import blocklab as bl
 from blocklab.reproduce import four_way_ablation
 from blocklab.reproduce.experiment import Place
+from blocklab.study.results import RunResult
 from blocklab.study.shipped import find_study
 
 
@@ -43,9 +45,32 @@ def test_every_arm_is_reported_and_the_claim_is_judged(
     reported = [row.what.split(":")[0] for row in found.rows[:4]]
     assert reported == ["modern", "layer-norm", "plain-mlp", "post-norm"]
     assert [row.word for row in found.rows[:4]] == [""] * 4
-    post, pre = found.rows[4:]
-    # Runs this short diverge nowhere: that contradicts the one half of the claim.
-    assert (post.word, pre.word) == ("off", "match")
-    assert "0 of 2 runs diverged" in post.ours
+    post, _, warmed = found.rows[4:]
+    assert "of 2 runs" in post.ours
+    assert warmed.word == ""
     assert len({chart.name for chart in found.charts}) == len(found.charts) > 2
     assert (tmp_path / "four-way" / "modern-block" / "report.html").is_file()
+
+
+def run(arm: str, loss: float | None, diverged: bool = False) -> RunResult:
+    values = dict.fromkeys(RunResult.__dataclass_fields__, 0) | {"curve": (), "cell": ""}
+    values |= {"arm": arm, "validation_loss": loss, "diverged_at": 7 if diverged else None}
+    return RunResult(**values)
+
+
+@pytest.mark.parametrize(
+    ("post", "pre", "words"),
+    [
+        ([run("post-norm-no-warmup", None, True)], [run("no-warmup", 4.0)], ("match", "match")),
+        ([run("post-norm-no-warmup", 5.98)], [run("no-warmup", 4.0)], ("match", "match")),
+        ([run("post-norm-no-warmup", 4.2)], [run("no-warmup", 4.0)], ("off", "match")),
+        ([run("post-norm-no-warmup", 5.98)], [run("no-warmup", 5.97)], ("match", "off")),
+    ],
+)
+def test_a_claim_holds_where_runs_diverge_or_stall(
+    post: list[RunResult], pre: list[RunResult], words: tuple[str, str]
+) -> None:
+    facts = SimpleNamespace(unigram_entropy=6.0)
+    result = SimpleNamespace(runs=post + pre, facts=facts)
+    rows = four_way_ablation._claims(result)
+    assert tuple(row.word for row in rows[:2]) == words
