@@ -29,8 +29,9 @@ def shrunk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], b
             "data.corpus": str(text), "data.tokenizer": "bytes",
         }  # fmt: skip
         study = find_study(name).with_settings(small)
-        plain = study.plain() | {"seeds": 1, "search": False, "budgets": {"quick": {"seeds": 1}}}
-        return bl.Study.parse(plain)
+        budgets = {"quick": {"seeds": 1}}
+        changed = {"seeds": 1, "search": False, "nuisances": {}, "budgets": budgets}
+        return bl.Study.parse(study.plain() | changed)
 
     monkeypatch.setattr(four_way_ablation, "find_study", find)
     return find
