@@ -9,7 +9,7 @@ from torch import Tensor
 
 from blocklab.comparison.wiring import Mistake, Tensors
 from blocklab.errors import BlocklabError
-from blocklab.parts.activation import ACTIVATIONS
+from blocklab.parts.activation import ACTIVATIONS, Activation
 from blocklab.parts.feed_forward import MLP, FeedForwardConfig, Gated
 
 
@@ -78,17 +78,22 @@ def affine(x: Tensor, tensors: Tensors, name: str, biases: bool = True) -> Tenso
     return F.linear(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias") if biases else None)
 
 
-def activation(name: str):  # type: ignore[no-untyped-def]
+def activation(name: str) -> Activation:
     """Ours, and a few that are nobody's intention."""
-    known = {
-        "sigmoid": torch.sigmoid,
-        "tanh": torch.tanh,
-        "gelu_sigmoid": lambda x: x * torch.sigmoid(1.702 * x),
-        "leaky_relu": F.leaky_relu,
-        "elu": F.elu,
-    }
-    return known.get(name) or ACTIVATIONS[name]
+    return _OTHERS.get(name) or ACTIVATIONS[name]
 
+
+def _gelu_sigmoid(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(1.702 * x)
+
+
+_OTHERS: dict[str, Activation] = {
+    "sigmoid": torch.sigmoid,
+    "tanh": torch.tanh,
+    "gelu_sigmoid": _gelu_sigmoid,
+    "leaky_relu": F.leaky_relu,
+    "elu": F.elu,
+}
 
 _ACTIVATIONS = {
     "gelu": ("exact-gelu", "uses the exact GELU (erf)"),

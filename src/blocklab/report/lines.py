@@ -1,5 +1,6 @@
 """Line charts of a few named curves, for whatever is not a study's run."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -90,5 +91,5 @@ def _styles(names: Sequence[str], dashed: Sequence[str]) -> dict[str, Style]:
 def _counting_ticks(first: float, last: float, layout: Layout) -> tuple[float, ...]:
     """Whole numbers, as many as there is room for."""
     room = max(layout.plot // 45, 2)
-    step = max(1, -int(-(last - first) // room))
-    return tuple(float(x) for x in range(round(first), round(last) + 1, step))
+    step = max(1, math.ceil((last - first) / room))
+    return tuple(float(x) for x in range(math.ceil(first / step) * step, round(last) + 1, step))

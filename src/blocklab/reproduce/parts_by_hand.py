@@ -9,7 +9,7 @@ from blocklab.parts.feed_forward import Gated
 from blocklab.parts.norm import LayerNorm, RMSNorm
 from blocklab.report.drawing import Chart
 from blocklab.report.lines import Lines, line_chart
-from blocklab.reproduce.comparison import Row, number, whole
+from blocklab.reproduce.comparison import Row, claim, number, whole
 from blocklab.reproduce.experiment import Found, Place
 
 
@@ -37,7 +37,7 @@ def rms_norm(figures: dict[str, Any], _: Place) -> Found:
     formula = x * torch.rsqrt(x.square().mean(-1, keepdim=True) + figures["eps"]) * weight
     worst = float((found - formula).abs().max())
     rows = (
-        number("largest deviation from the formula, float64", 0.0, worst, 12),
+        claim("largest deviation from the formula, float64", "none", f"{worst:.0e}", worst < 1e-12),
         number("eps by default", figures["eps"], RMSNorm.Config().eps, 6),
     )
     return Found(rows)
