@@ -1,7 +1,9 @@
 """Line charts, grids and pages that are no study's: valid descriptions that hold every curve."""
 
+import json
 from pathlib import Path
 
+import altair
 import pytest
 
 from blocklab.report.canvas import NARROW, WIDE
@@ -45,6 +47,19 @@ def test_every_curve_and_level_is_drawn_and_described() -> None:
 def test_a_curve_of_one_point_and_one_that_is_flat_can_be_drawn() -> None:
     to_svg(line_chart("a", "A", "", Lines({"one": [(3, 1.0)]}, "x", "y")).wide)
     to_svg(line_chart("b", "B", "", Lines({"flat": [(0, 0.0), (1, 0.0)]}, "x", "y")).wide)
+
+
+def test_descriptions_are_valid_vega_lite() -> None:
+    lines = Lines({"a": [(0, 1), (1, 2)]}, "x", "y", log=True, levels={"level": 1.5})
+    grid = [[0.5, None], [1.5, 12.0]]
+    charts = [
+        line_chart("lines", "Lines", "", lines),
+        heat_chart("one", "One", "", Panels({"": grid}, "x", "y", (0, 12), numbers=True)),
+        heat_chart("two", "Two", "", Panels({"a": grid, "b": grid}, "x", "y", (0, 12))),
+    ]
+    for chart in charts:
+        for spec in (chart.wide, chart.narrow):
+            altair.Chart.from_dict(json.loads(json.dumps(spec)), validate=True)
 
 
 def test_a_grid_shows_its_numbers_and_leaves_out_what_is_not_there() -> None:
