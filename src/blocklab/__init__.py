@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blocklab import inspect as inspect
     from blocklab import parts as parts
+    from blocklab.comparison.compare import compare as compare
     from blocklab.data.tokenizer import load_tokenizer as load_tokenizer
     from blocklab.errors import BlocklabError as BlocklabError
     from blocklab.experiment import run_study as run_study
@@ -31,6 +32,7 @@ _PUBLIC = {
     "Trainer": "blocklab.training.trainer:Trainer",
     "TrainingConfig": "blocklab.training.config:TrainingConfig",
     "Transformer": "blocklab.model.transformer:Transformer",
+    "compare": "blocklab.comparison.compare:compare",
     "count": "blocklab.model.count:count",
     "generate": "blocklab.generation.sampler:generate",
     "inspect": "blocklab.inspect",

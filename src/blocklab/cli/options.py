@@ -42,9 +42,9 @@ CorpusOption = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
 
 
-def settings(given: list[str] | None) -> dict[str, Any]:
+def settings(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
     """`PATH=VALUE` items as paths and values; a value is read as YAML."""
-    return dict(_path_and_value(item, "--set") for item in given or ())
+    return dict(_path_and_value(item, option) for item in given or ())
 
 
 def variants(given: list[str] | None) -> dict[str, dict[str, Any]]:
