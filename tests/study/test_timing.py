@@ -11,6 +11,7 @@ from blocklab.study import timing
 from blocklab.study.matching import WIDTH
 from blocklab.study.plan import plan
 from blocklab.study.timing import seconds_a_step, solved_width, with_timed_widths
+from blocklab.training.numerics import Numerics
 from tests.study.test_study import TEXT, minimal
 
 VARIANTS = {
@@ -39,7 +40,7 @@ def test_a_time_out_of_reach_is_refused_and_a_flat_line_changes_nothing():
 def timed(monkeypatch, study, seconds_of):
     asked = []
 
-    def clock(arms, dataset, rounds=1):
+    def clock(arms, dataset, numerics, rounds=1):
         asked.extend(arm.name for arm in arms)
         return [seconds_of(arm.config) for arm in arms]
 
@@ -86,5 +87,5 @@ def test_a_step_of_a_model_twice_as_deep_takes_longer():
     study = minimal(variants={"deep": {"n_layers": 12}}, match="none")
     tokens = torch.randint(512, (20_000,), generator=torch.Generator().manual_seed(0))
     base, deep, *_ = plan(study, TEXT).arms
-    seconds = seconds_a_step([base, deep], Dataset.from_tokens(tokens, 512), rounds=3)
+    seconds = seconds_a_step([base, deep], Dataset.from_tokens(tokens, 512), Numerics(), rounds=3)
     assert 0 < seconds[0] < seconds[1]

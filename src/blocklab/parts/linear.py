@@ -68,7 +68,11 @@ class Linear(nn.Linear):
     """x W^T + b, (..., d_in) -> (..., d_out); constructed and stored exactly as `nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if default_products(x) == "torch" or torch.compiler.is_compiling():
+        if (
+            default_products(x) == "torch"
+            or torch.compiler.is_compiling()
+            or torch.is_autocast_enabled("cpu")
+        ):
             return F.linear(x, self.weight, self.bias)
         rows = x.reshape(-1, self.in_features).contiguous()
         y: Tensor = _OneDnnLinear.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]

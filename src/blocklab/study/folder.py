@@ -36,7 +36,6 @@ FIXED = (
     "resolution",
     "metrics",
     "budget",
-    "numerics",
 )
 """What every study in one folder has in common; variants and seeds may be added."""
 
@@ -115,6 +114,9 @@ class StudyFolder:
                 where = first_difference(
                     held.variants[name], study.variants[name], f"variants.{name}"
                 )
+        numerics = study.numerics or held.numerics
+        if where is None and held.numerics not in (None, numerics):
+            where = ("numerics", held.numerics, numerics)
         if where is not None:
             path, there, here = where
             raise BlocklabError(
@@ -126,6 +128,7 @@ class StudyFolder:
             | {
                 "variants": {**held.variants, **study.variants},
                 "widths": {**study.widths, **held.widths},
+                "numerics": None if numerics is None else numerics.plain(),
             }
             | self._widened_seeds(held, study)
         )

@@ -13,6 +13,7 @@ from blocklab.study.matching import MEASURES, WIDTH, matched
 from blocklab.study.results import ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
+from blocklab.training.numerics import Numerics
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
 
@@ -116,7 +117,7 @@ class Plan:
             seed=seed,
             metrics=self.study.metrics,
             draw=arm.draw,
-            numerics=self.study.numerics,
+            numerics=self.study.numerics or Numerics(),
             plugins=dict(self.plugins),
         )
         return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)

@@ -22,7 +22,8 @@ from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResul
 from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
-from blocklab.study.timing import Say, with_timed_widths
+from blocklab.study.timing import Say, with_numerics, with_timed_widths
+from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
 
@@ -77,6 +78,7 @@ def prepare_study(
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
+    study = with_numerics(study, plan(study, text, fingerprints), dataset)
     if study.match == "time":
         study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
     planned = plan(study, text, fingerprints)
@@ -273,7 +275,7 @@ def _facts(plan: Plan, circumstances: Circumstances) -> Facts:
     text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
-    numerics = study.numerics
+    numerics = study.numerics or Numerics()
     return Facts(
         question=study.question,
         budget=study.budget,

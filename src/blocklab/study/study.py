@@ -13,8 +13,8 @@ from blocklab.model.config import ModelConfig, Probability
 from blocklab.model.presets import preset
 from blocklab.record import Record, with_changes
 from blocklab.training.config import Recipe, TrainingConfig
+from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of
-from blocklab.training.run import Numerics
 
 PLACEBO = "placebo"
 
@@ -166,7 +166,9 @@ class Study(Record):
     """Changes to this study by name of the budget: `{quick: {seeds: 3, training.tokens: …}}`."""
     budget: str = "standard"
     """The budget that this study stands at."""
-    numerics: Numerics = Numerics()
+    numerics: Numerics | None = None
+    """In what precision its runs compute; null is what a self-test finds fastest where the study
+    begins, and its folder keeps."""
 
     @property
     def resolved_resolution(self) -> float:

@@ -5,8 +5,8 @@ what else runs on the machine, or its clock that changes, then meets all of them
 """
 
 import gc
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import torch
@@ -19,6 +19,7 @@ from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
 from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.numerics import Numerics, chosen
 from blocklab.training.trainer import Trainer
 
 Say = Callable[[str], None]
@@ -27,31 +28,52 @@ ROUNDS = 5
 
 
 def seconds_a_step(
-    arms: Sequence[PlannedArm], dataset: Dataset, rounds: int = ROUNDS
+    arms: Sequence[PlannedArm],
+    dataset: Dataset,
+    numerics: Numerics,
+    rounds: int = ROUNDS,
 ) -> list[float]:
     """Processor time of one training step of each arm on one thread, after one that warms up."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        trainers = [_trainer(arm, dataset) for arm in arms]
+    with _one_thread():
+        trainers = [_trainer(arm, dataset, numerics) for arm in arms]
         for trainer in trainers:
             trainer.step()
         times: list[list[float]] = [[] for _ in arms]
         for _ in range(rounds):
             for trainer, own in zip(trainers, times, strict=True):
-                began = time.process_time()
-                trainer.step()
-                own.append(time.process_time() - began)
+                own.append(trainer.seconds_of_a_step(numerics))
         return [min(own) for own in times]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """As a worker of a study trains."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
     finally:
         torch.set_num_threads(threads)
 
 
-def peak_memory_of_a_step(arm: PlannedArm, dataset: Dataset) -> int:
+def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
+    """The study with the numerics that are fastest here for its baseline, unless it states them."""
+    if study.numerics is not None:
+        return study
+    base = planned.arms[0]
+    training = base.training.at(base.training.learning_rates[0])
+    with _one_thread():
+        found = chosen(
+            base.config, training, lambda: _trainer(base, dataset, Numerics()).seconds_of_a_step
+        )
+    return with_changes(study, {"numerics": found.plain()})
+
+
+def peak_memory_of_a_step(arm: PlannedArm, dataset: Dataset, numerics: Numerics) -> int:
     """Largest resident memory of this process, bytes, while one step of an arm is trained."""
     gc.collect()
     start_measuring_memory()
-    _trainer(arm, dataset).step()
+    _trainer(arm, dataset, numerics).step()
     return peak_memory()
 
 
@@ -60,6 +82,11 @@ def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | 
 
     `planned` is its plan before; widths that the study already holds are left as they are.
     """
+    numerics = study.numerics or Numerics()
+
+    def clock(*timed: PlannedArm) -> list[float]:
+        return seconds_a_step(timed, dataset, numerics, 2 * ROUNDS)
+
     widths = dict(study.widths)
     for part in planned.whole:
         for cell in part.cells:
@@ -71,7 +98,7 @@ def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | 
                     continue
                 if WIDTH in arm.changes or arm.config == base.config:
                     continue
-                widths[key] = _timed_width(arm, base, natural, dataset, say)
+                widths[key] = _timed_width(arm, base, natural, clock, say)
     return study if widths == study.widths else with_changes(study, {"widths": widths})
 
 
@@ -96,18 +123,20 @@ def solved_width(target: float, narrow: tuple[int, float], wide: tuple[int, floa
 
 
 def _timed_width(
-    arm: PlannedArm, base: PlannedArm, natural: int, dataset: Dataset, say: Say | None
+    arm: PlannedArm,
+    base: PlannedArm,
+    natural: int,
+    clock: Callable[..., list[float]],
+    say: Say | None,
 ) -> int:
     wider = 2 * natural
-    target, seconds, wider_seconds = seconds_a_step(
-        [base, arm, _at_width(arm, wider)], dataset, 2 * ROUNDS
-    )
+    target, seconds, wider_seconds = clock(base, arm, _at_width(arm, wider))
     try:
         width = solved_width(target, (natural, seconds), (wider, wider_seconds))
     except BlocklabError as error:
         raise BlocklabError(f"variants.{arm.name}: {error}") from None
     if say is not None:
-        target, left = seconds_a_step([base, _at_width(arm, width)], dataset, 2 * ROUNDS)
+        target, left = clock(base, _at_width(arm, width))
         say(
             f"{arm.name}: {WIDTH} {width} takes {1000 * left:.1f} ms a step, the baseline "
             f"{1000 * target:.1f} ({left / target - 1:+.1%})"
@@ -120,7 +149,7 @@ def _at_width(arm: PlannedArm, width: int) -> PlannedArm:
     return replace(arm, config=config)
 
 
-def _trainer(arm: PlannedArm, dataset: Dataset) -> Trainer:
+def _trainer(arm: PlannedArm, dataset: Dataset, numerics: Numerics) -> Trainer:
     rate = arm.training.learning_rates[0]
     training = with_changes(arm.training.at(rate), {"inspect_every": None})
-    return Trainer(arm.config, corpus=dataset, training=training, seed=1)
+    return Trainer(arm.config, corpus=dataset, training=training, numerics=numerics)

@@ -33,6 +33,7 @@ from blocklab.training.checkpoint import (
 )
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of, recall
 from blocklab.training.stability import ended_high
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer
@@ -44,14 +45,6 @@ CHECKPOINT_SECONDS = 60.0
 
 WINDOWS = "validation.safetensors"
 """The final loss of every validation window: `losses` in nats, `n_targets` as their weights."""
-
-
-class Numerics(Record):
-    """What decides a run's bits beside its records: chosen once a study."""
-
-    device: str = "cpu"
-    dtype: Literal["float32"] = "float32"
-    threads: int = 1
 
 
 class RunSpec(Record):
@@ -128,7 +121,12 @@ def train_run(
     folder.mkdir(parents=True, exist_ok=True)
     start_measuring_memory()
     trainer = Trainer(
-        spec.model, corpus=dataset, training=spec.training, seed=spec.seed, draw=spec.draw
+        spec.model,
+        corpus=dataset,
+        training=spec.training,
+        seed=spec.seed,
+        draw=spec.draw,
+        numerics=spec.numerics,
     )
     total = trainer.total_steps
     if total is None:

@@ -19,11 +19,13 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.record import with_changes
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
 from blocklab.training.measures import StepInspection
+from blocklab.training.numerics import Numerics, SecondsOf, chosen
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 
@@ -82,7 +84,8 @@ class Trainer:
 
     `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
     `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
-    tokenizer. `draw` names another initial draw under the same seed, data and dropout.
+    tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
+    null is what a self-test of a few seconds found fastest for this model on this machine.
     Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
     """
 
@@ -97,6 +100,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int = 0,
         draw: str = "",
+        numerics: Numerics | None = None,
     ) -> None:
         given = {"batch_size": batch_size, "learning_rate": learning_rate}
         changes = {name: value for name, value in given.items() if value is not None}
@@ -113,6 +117,7 @@ class Trainer:
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
+        self.numerics = numerics or self._fastest_numerics()
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
@@ -186,7 +191,8 @@ class Trainer:
         with evaluating(self.model):
             for inputs, targets in self.validation.batches(self.training.batch_size):
                 n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
-                rows = self._loss(inputs, targets, int(n_targets.sum())).rows
+                hidden = self.model.features(inputs).flatten(0, 1)
+                rows = self._loss(hidden, targets, int(n_targets.sum())).rows
                 losses.append(rows.view(targets.shape).double().sum(1) / n_targets)
                 targets_in.append(n_targets)
         return Evaluation(torch.cat(losses), torch.cat(targets_in))
@@ -211,23 +217,47 @@ class Trainer:
             targets.tensor_split(self.training.accumulation),
             strict=True,
         ):
-            part = self._loss(x, y, n_targets)
+            with self.numerics.computing():
+                hidden = self.model.features(x).flatten(0, 1)  # (B * T, d_model)
+            part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
             part.loss.backward()  # type: ignore[no-untyped-call]
             loss += part.loss.item()
             log_z += part.log_z.item() * y.numel() / n_targets
         return loss, log_z
 
-    def _loss(self, inputs: Tensor, targets: Tensor, n_targets: int) -> Loss:
+    def _loss(self, hidden: Tensor, targets: Tensor, n_targets: int) -> Loss:
         head = self.model.head
         return linear_cross_entropy(
-            self.model.features(inputs).flatten(0, 1),
+            hidden,
             head.weight,
             targets.flatten(),
             bias=head.bias,
             scale=head.scale,
             softcap=head.softcap,
             n_targets=n_targets,
+            chunk=self.numerics.chunk,
         )
+
+    def _fastest_numerics(self) -> Numerics:
+        """Measured on a twin, so that neither weights nor data move."""
+
+        def timer() -> SecondsOf:
+            twin = Trainer(
+                self.config,
+                corpus=self.dataset,
+                training=with_changes(self.training, {"inspect_every": None}),
+                numerics=Numerics(),
+            )
+            return twin.seconds_of_a_step
+
+        return chosen(self.config, self.training, timer)
+
+    def seconds_of_a_step(self, numerics: Numerics) -> float:
+        """Processor time of one further step in these numerics, divided by its threads."""
+        self.numerics = numerics
+        began = time.process_time()
+        self.step()
+        return (time.process_time() - began) / torch.get_num_threads()
 
     def _note_divergence(self, loss: float, norm: float) -> None:
         """Look for the first bad tensor while its gradient is still there."""
