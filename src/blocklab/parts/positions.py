@@ -5,7 +5,7 @@ the embeddings, rotate queries and keys, or bias the attention scores.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -28,6 +28,9 @@ class PositionsConfig(PartConfig):
 
 class Positions(nn.Module):
     """Base of positions parts. Positions count from 0 at a sequence's first real token."""
+
+    bounded: ClassVar[bool] = False
+    """Whether places past context_length mean nothing to a trained model."""
 
     def __init__(
         self, d_model: int, context_length: int, config: PositionsConfig | None = None
@@ -71,6 +74,8 @@ class NoPositions(Positions):
 @part("positions", "learned")
 class LearnedPositions(Positions):
     """A table with one learned vector a place, added to the embeddings (GPT-2)."""
+
+    bounded = True
 
     class Config(PositionsConfig):
         kind: Literal["learned"] = "learned"
@@ -118,6 +123,8 @@ class Rotary(Positions):
     as in GPT-J with `interleaved`. `fraction` rotates the first part of each head only (GPT-NeoX).
     Angles are computed in at least float32.
     """
+
+    bounded = True
 
     class Config(PositionsConfig):
         kind: Literal["rotary"] = "rotary"
