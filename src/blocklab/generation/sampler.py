@@ -4,6 +4,7 @@ Which token is chosen is in `sampling`; text instead of ids is in `text`.
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Literal, TypeAlias
 
 import torch
@@ -14,6 +15,7 @@ from blocklab.generation.cache import KeyValueCache
 from blocklab.generation.sampling import Choice, Sampling
 from blocklab.model.evaluation import Evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.parts.linear import PackedWeights
 from blocklab.parts.positions import Positions
 
 PastContext: TypeAlias = Literal["window", "error", "extend"]
@@ -24,6 +26,9 @@ the same with and without a cache. `error` refuses before the first step. `exten
 cache, for positions that reach any distance (alibi, sinusoidal, none); learned and rotary
 positions were never trained out there and are refused.
 """
+
+PACKED_FROM = 64
+"""New tokens from which laying weights out anew takes less time than it saves."""
 
 _POLICIES = ("window", "error", "extend")
 
@@ -93,7 +98,7 @@ def sample_tokens(
     _check_prompt(model, tokens, attention_mask, max_new_tokens)
     capacity = _capacity(model, tokens.shape[1], max_new_tokens, past_context)
     choice = Choice(sampling or Sampling(), tokens, attention_mask, model.config.rows)
-    reader = _Reader(model, tokens, attention_mask, capacity, use_cache)
+    reader = _Reader(model, tokens, attention_mask, capacity, max_new_tokens, use_cache)
     return _steps(reader, choice, max_new_tokens, tuple(stop_ids))
 
 
@@ -123,10 +128,13 @@ class _Reader:
         tokens: Tensor,
         attention_mask: Tensor | None,
         capacity: int,
+        max_new_tokens: int,
         use_cache: bool,
     ) -> None:
         self.model, self.tokens, self.mask = model, tokens, attention_mask
         self.evaluating = Evaluating(model)
+        self.many = max_new_tokens >= PACKED_FROM
+        self.packed: PackedWeights | None = None
         self.readable = capacity
         fits = tokens.shape[1] <= capacity
         self.cache = (
@@ -151,7 +159,10 @@ class _Reader:
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]
-        logits = self._last_logits(self.model.features(new, self.mask, cache))
+        if self.many and cache.length and self.packed is None:
+            self.packed = PackedWeights(self.model)
+        with self.packed or nullcontext():
+            logits = self._last_logits(self.model.features(new, self.mask, cache))
         if not cache.complete:
             self.cache = None
         return logits

@@ -82,7 +82,9 @@ class Choice:
 
     def next(self, logits: Tensor) -> Tensor:
         """Ids (B,) for logits (B, vocab_size)."""
-        if not bool(logits.isfinite().all()):
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        smallest, largest = logits.aminmax()  # a NaN is both
+        if not math.isfinite(smallest) or not math.isfinite(largest):
             raise BlocklabError(
                 "the model's logits are not finite: has it diverged? `blocklab inspect` shows where"
             )
@@ -96,9 +98,8 @@ class Choice:
         return ids
 
     def _drawn(self, logits: Tensor) -> Tensor:
-        wide = logits if logits.dtype == torch.float64 else logits.float()
         # From the largest down, so that a small temperature overflows to zero probability only.
-        scores = (wide - wide.amax(-1, keepdim=True)) / self.sampling.temperature
+        scores = (logits - logits.amax(-1, keepdim=True)) / self.sampling.temperature
         scores, ids = self._kept(scores)
         reached = scores.softmax(-1).cumsum(-1)
         # Above 0 and at most 1: the first token that reaches it has a probability of its own.

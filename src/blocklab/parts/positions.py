@@ -159,7 +159,7 @@ class Rotary(Positions):
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
         rotated = 2 * cos.shape[-1]
-        turning, still = x[..., :rotated], x[..., rotated:]
+        turning, still = x[..., :rotated].to(cos.dtype), x[..., rotated:]
         if self.config.interleaved:
             a, b = turning[..., 0::2], turning[..., 1::2]
             turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
