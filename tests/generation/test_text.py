@@ -171,6 +171,9 @@ def test_an_empty_prompt_begins_after_the_end_of_text(model: bl.Transformer) -> 
     written = generate_text(model, BYTES, "", max_new_tokens=5, stop_ids=[])[0]
     expected = bl.generate(model, torch.tensor([[0]]), max_new_tokens=5)[0, 1:]
     assert list(written.ids) == expected.tolist()
+    begun = generate_text(model, BYTES, "a", max_new_tokens=5, stop_ids=[], start_ids=[7, 8])[0]
+    expected = bl.generate(model, torch.tensor([[7, 8, 97]]), max_new_tokens=5)[0, 3:]
+    assert list(begun.ids) == expected.tolist()
     with pytest.raises(BlocklabError, match="no end of text to begin after"):
         generate_text(model, sentencepiece(), "", max_new_tokens=5)
 

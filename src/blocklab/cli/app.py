@@ -7,7 +7,7 @@ from typing import Any
 
 import typer
 
-from blocklab.cli import ablate, count, plan, report, train
+from blocklab.cli import ablate, count, evaluate, export, generate, plan, report, train
 from blocklab.errors import BlocklabError
 
 app = typer.Typer(
@@ -18,7 +18,16 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (ablate.ablate, plan.plan, report.report, train.train, count.count):
+for _command in (
+    ablate.ablate,
+    plan.plan,
+    report.report,
+    train.train,
+    evaluate.evaluate,
+    generate.generate,
+    export.export,
+    count.count,
+):
     app.command()(_command)
 
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.

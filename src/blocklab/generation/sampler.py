@@ -30,7 +30,7 @@ positions were never trained out there and are refused.
 PACKED_FROM = 64
 """New tokens from which laying weights out anew takes less time than it saves."""
 
-_POLICIES = ("window", "error", "extend")
+_POLICIES: tuple[PastContext, ...] = ("window", "error", "extend")
 
 
 def generate(
@@ -150,12 +150,15 @@ class _Reader:
     def next_logits(self) -> Tensor:
         """Logits (B, vocab_size) after the last token."""
         with self.evaluating:
-            if self.cache is not None and self.tokens.shape[1] <= self.readable:
+            if self.cache is not None and self._cache_serves(self.cache):
                 return self._read_new(self.cache)
             self.cache = None
             window = slice(-self.readable, None)
             mask = None if self.mask is None else self.mask[:, window]
             return self._last_logits(self.model.features(self.tokens[:, window], mask))
+
+    def _cache_serves(self, cache: KeyValueCache) -> bool:
+        return self.tokens.shape[1] <= cache.capacity
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]
@@ -171,14 +174,19 @@ class _Reader:
         return self.model.head(stream[:, -1])  # type: ignore[no-any-return]
 
 
+def checked_policy(name: str) -> PastContext:
+    """The policy of this name. Raises BlocklabError for another."""
+    for policy in _POLICIES:
+        if name == policy:
+            return policy
+    raise BlocklabError(f"past_context '{name}': expected one of {', '.join(_POLICIES)}")
+
+
 def _capacity(
     model: Transformer, prompt_length: int, max_new_tokens: int, past_context: PastContext
 ) -> int:
     """How many tokens are read at a time at most. Raises BlocklabError where the policy refuses."""
-    if past_context not in _POLICIES:
-        raise BlocklabError(
-            f"past_context '{past_context}': expected one of {', '.join(_POLICIES)}"
-        )
+    checked_policy(past_context)
     context = model.config.context_length
     # The last new token is never read.
     wanted = prompt_length + max(max_new_tokens - 1, 0)

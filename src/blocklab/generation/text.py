@@ -39,6 +39,7 @@ def generate_text(
     sampling: Sampling | None = None,
     stop: Sequence[str] = (),
     stop_ids: Sequence[int] | None = None,
+    start_ids: Sequence[int] = (),
     use_cache: bool = True,
     past_context: PastContext = "window",
     on_text: OnText | None = None,
@@ -46,14 +47,15 @@ def generate_text(
     """What the model writes after each prompt, as text.
 
     It ends before the first of `stop` to appear in the new text, at one of `stop_ids` (null: the
-    tokenizer's end of text), or after `max_new_tokens`. An empty prompt begins after the
-    tokenizer's end of text. `on_text` is given pieces as they are written. All else as for
-    `sample_tokens`. Raises BlocklabError for arguments that do not fit.
+    tokenizer's end of text), or after `max_new_tokens`. `start_ids` go before every prompt; an
+    empty one without them begins after the tokenizer's end of text. `on_text` is given pieces as
+    they are written. All else as for `sample_tokens`. Raises BlocklabError for arguments that do
+    not fit.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     if not prompts:
         return []
-    encoded = [_encoded(tokenizer, prompt) for prompt in prompts]
+    encoded = [_encoded(tokenizer, prompt, start_ids) for prompt in prompts]
     end = tokenizer.end_of_text
     ends = (() if end is None else (end,)) if stop_ids is None else tuple(stop_ids)
     rows = [_Row(TextStream(tokenizer, ids, stop), ends) for ids in encoded]
@@ -116,8 +118,8 @@ def _told(tell: OnText, number: int, piece: str) -> None:
         tell(number, piece)
 
 
-def _encoded(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    ids = tokenizer.encode(prompt)
+def _encoded(tokenizer: Tokenizer, prompt: str, start_ids: Sequence[int]) -> list[int]:
+    ids = [*start_ids, *tokenizer.encode(prompt)]
     if ids:
         return ids
     if tokenizer.end_of_text is None:

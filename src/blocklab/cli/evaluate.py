@@ -1,0 +1,73 @@
+"""`blocklab evaluate`: how well a model predicts a text."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import CorpusOption, Dtype, Model, Plugin, TokenizerOption
+
+
+def evaluate(
+    model: Model,
+    corpus: CorpusOption = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="all or validation; default: validation of what a run was trained on, else all."
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(help="Tokens from window to window; default: the whole context."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    dtype: Dtype = None,
+    tokenizer: TokenizerOption = None,
+    plugin: Plugin = None,
+) -> None:
+    """Print loss, perplexity and bits per byte on a corpus."""
+    from blocklab.cli.evaluated_text import evaluated_text
+    from blocklab.cli.models import named_model
+    from blocklab.study.plugins import load_plugins
+    from blocklab.training.perplexity import encode_text, perplexity
+
+    load_plugins(plugin or ())
+    asked = evaluated_text(model, corpus, part)
+    named = named_model(model, dtype, tokenizer)
+    for note in (*named.notes, *asked.notes):
+        typer.echo(note, err=True)
+    reader = named.read_by()
+    text = encode_text(asked.documents(reader), reader, named.start_ids)
+    found = perplexity(named.model, text, stride=stride, batch_size=batch_size)
+    if as_json:
+        fields = {
+            "model": model,
+            "corpus": asked.corpus,
+            "part": asked.part,
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte,
+            "tokens": found.n_tokens,
+            "bytes": found.n_bytes,
+            "documents": found.n_documents,
+            "windows": found.n_windows,
+            "stride": found.stride,
+            "context": found.context,
+        }
+        typer.echo(json.dumps(fields))
+        return
+    typer.echo(f"loss           {found.loss:.4f} nats a token")
+    typer.echo(f"perplexity     {found.perplexity:,.2f}")
+    if found.bits_per_byte is not None:
+        typer.echo(f"bits per byte  {found.bits_per_byte:.4f}")
+    size = f"{found.n_tokens:,} tokens, {found.n_bytes or 0:,} bytes"
+    documents = "1 document" if found.n_documents == 1 else f"{found.n_documents:,} documents"
+    whole = "all" if asked.part == "all" else "the validation part"
+    typer.echo(f"on {whole} of {asked.corpus}: {size}, {documents}")
+    least = found.context - found.stride
+    typer.echo(
+        f"{found.n_windows:,} windows of {found.context}, {found.stride} apart: "
+        f"each token with at least {least} before it where there are so many"
+    )
