@@ -67,7 +67,5 @@ def evaluate(
     whole = "all" if asked.part == "all" else "the validation part"
     typer.echo(f"on {whole} of {asked.corpus}: {size}, {documents}")
     least = found.context - found.stride
-    typer.echo(
-        f"{found.n_windows:,} windows of {found.context}, {found.stride} apart: "
-        f"each token with at least {least} before it where there are so many"
-    )
+    before = f"every token after {least} others or more" if least else "each begins anew"
+    typer.echo(f"{found.n_windows:,} windows of {found.context}, {found.stride} apart: {before}")

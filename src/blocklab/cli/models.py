@@ -13,7 +13,7 @@ import blocklab
 from blocklab.cli.hub import PREFIX, fetched
 from blocklab.cli.model_argument import model_config
 from blocklab.data.tokenizer import Tokenizer, load_tokenizer
-from blocklab.errors import BlocklabError
+from blocklab.errors import BlocklabError, nearest
 from blocklab.model import presets
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
@@ -93,8 +93,10 @@ def _untrained(
 def _from_elsewhere(name: str, dtype: torch.dtype | None, given: Tokenizer | None) -> NamedModel:
     source = fetched(name) if name.startswith(PREFIX) else Path(name)
     if not source.exists():
-        # Says which presets there are, too.
-        model_config(name)
+        raise BlocklabError(
+            f"no model '{name}': not a preset, a YAML file, a run, a Hugging Face folder, a .gguf "
+            f"file or hf:org/name; {nearest(name, presets.names())}"
+        )
     loaded = blocklab.load(source, dtype)
     notes = tuple(loaded.notes)
     if given is not None:
