@@ -11,6 +11,7 @@ from torch import Tensor
 
 import blocklab as bl
 from blocklab.errors import BlocklabError
+from blocklab.generation import sampler
 from blocklab.generation.sampler import sample_tokens
 from blocklab.model.config import ModelConfig
 from tests.model.strategies import CONTEXT, configs, for_every_config, random_tokens, randomized
@@ -345,3 +346,26 @@ def test_a_diverged_model_says_so(model: bl.Transformer, temperature: float) -> 
         model.final_norm.weight[0] = float("nan")
     with pytest.raises(BlocklabError, match="logits are not finite"):
         bl.generate(model, random_tokens(1, 3), max_new_tokens=1, temperature=temperature)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_long_text_from_packed_weights_is_the_one_from_plain_weights(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = bl.presets.llama(
+        d_model=32, n_heads=4, n_kv_heads=2, n_layers=2, vocab_size=32, context_length=128
+    ).with_changes({"block.feed_forward.d_ff": 64, "initialization.head_std": 1.0})
+    model, prompt = bl.Transformer(config, seed=0).to(dtype), torch.tensor([[1, 2, 3]])
+    made: list[object] = []
+
+    class Watched(sampler.PackedWeights):
+        def __init__(self, model: bl.Transformer) -> None:
+            made.append(model)
+            super().__init__(model)
+
+    monkeypatch.setattr(sampler, "PackedWeights", Watched)
+    packed = bl.generate(model, prompt, max_new_tokens=70)
+    assert made == [model]
+    monkeypatch.setattr(sampler, "PACKED_FROM", 71)
+    assert torch.equal(packed, bl.generate(model, prompt, max_new_tokens=70))
+    assert made == [model]

@@ -114,7 +114,7 @@ def perplexity(
         )
     windows = list(_windows(len(text.ids), context, stride))
     total = 0.0
-    with torch.inference_mode(), evaluating(model):
+    with torch.no_grad(), evaluating(model):
         for first in range(0, len(windows), batch_size):
             total += _summed(model, text.ids, windows[first : first + batch_size])
     n_tokens = len(text.ids) - 1
