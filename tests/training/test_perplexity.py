@@ -54,6 +54,15 @@ def test_a_stride_of_the_whole_context_is_the_sweep_that_training_makes() -> Non
     assert found.loss == pytest.approx(trainer.evaluate(), abs=1e-6)
 
 
+def test_how_far_it_is_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    found = perplexity(
+        MODEL, ids(41), batch_size=2, on_windows=lambda done, total: told.append((done, total))
+    )
+    assert found.n_windows == 5
+    assert told == [(2, 5), (4, 5), (5, 5)]
+
+
 def test_chunks_of_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = perplexity(MODEL, ids(50), stride=3)
     monkeypatch.setattr("blocklab.training.perplexity.LOGITS", 256 * 5)

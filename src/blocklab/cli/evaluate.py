@@ -28,6 +28,9 @@ def evaluate(
     plugin: Plugin = None,
 ) -> None:
     """Print loss, perplexity and bits per byte on a corpus."""
+    from rich.console import Console
+    from rich.progress import Progress
+
     from blocklab.cli.evaluated_text import evaluated_text
     from blocklab.cli.models import named_model
     from blocklab.study.plugins import load_plugins
@@ -40,7 +43,16 @@ def evaluate(
         typer.echo(note, err=True)
     reader = named.read_by()
     text = encode_text(asked.documents(reader), reader, named.start_ids)
-    found = perplexity(named.model, text, stride=stride, batch_size=batch_size)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("windows")
+        found = perplexity(
+            named.model,
+            text,
+            stride=stride,
+            batch_size=batch_size,
+            on_windows=lambda done, total: bar.update(task, completed=done, total=total),
+        )
     if as_json:
         fields = {
             "model": model,

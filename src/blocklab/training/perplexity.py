@@ -5,7 +5,7 @@ is in `trainer`, and with a stride of the whole context both give the same numbe
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -91,12 +91,14 @@ def perplexity(
     *,
     stride: int | None = None,
     batch_size: int = 8,
+    on_windows: Callable[[int, int], object] | None = None,
 ) -> Perplexity:
     """Sweep `text`, or a 1-D tensor of ids, by windows of context_length, `stride` tokens apart.
 
     Each token but the first is predicted once, with at least context_length - stride tokens of
     context where so many come before it. `stride` defaults to the context: fast, and every window
-    begins without any. The result depends on no batch size. Raises BlocklabError for a stride
+    begins without any. The result depends on no batch size. `on_windows` is told how many windows
+    are done, and of how many. Raises BlocklabError for a stride
     outside 1 … context_length and for ids that the model has no rows for.
     """
     if isinstance(text, Tensor):
@@ -116,7 +118,10 @@ def perplexity(
     total = 0.0
     with torch.no_grad(), evaluating(model):
         for first in range(0, len(windows), batch_size):
-            total += _summed(model, text.ids, windows[first : first + batch_size])
+            batch = windows[first : first + batch_size]
+            total += _summed(model, text.ids, batch)
+            if on_windows is not None:
+                on_windows(first + len(batch), len(windows))
     n_tokens = len(text.ids) - 1
     return Perplexity(
         loss=total / n_tokens,
