@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,8 +56,7 @@ def load_trained(folder: Path) -> TrainedModel:
         tensors = safetensors.torch.load_file(weights)
     except (OSError, safetensors.SafetensorError) as error:
         raise BlocklabError(f"{weights}: cannot be read ({error})") from None
-    config = _with_rows(spec.model, tensors["embedding.weight"].shape[0])
-    model = Transformer(config, seed=0)
+    model = Transformer(_with_rows(spec.model, tensors, weights), seed=0)
     own = dict(model.named_parameters())
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
@@ -81,9 +81,14 @@ def weights_fingerprint(model: Transformer) -> str:
     return found.hexdigest()
 
 
-def _with_rows(config: ModelConfig, rows: int) -> ModelConfig:
+def _with_rows(config: ModelConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> ModelConfig:
     """A vocabulary that the tokenizer decided is read off the table."""
-    return config if config.vocab_size is not None else config.with_changes({"vocab_size": rows})
+    if config.vocab_size is not None:
+        return config
+    table = tensors.get("embedding.weight")
+    if table is None or table.ndim != 2:
+        raise BlocklabError(f"{path}: holds no table 'embedding.weight'; the file is damaged")
+    return config.with_changes({"vocab_size": len(table)})
 
 
 def _tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
