@@ -54,10 +54,10 @@ class Sampling:
         """The random stream of each sequence."""
         if self.seed is None:
             return [random.Random() for _ in range(n_sequences)]
-        if isinstance(self.seed, int):
-            seeds = [self.seed + i for i in range(n_sequences)]
-        else:
+        if isinstance(self.seed, Sequence):
             seeds = list(self.seed)
+        else:
+            seeds = [int(self.seed) + i for i in range(n_sequences)]
         if len(seeds) != n_sequences:
             raise BlocklabError(
                 f"seed gives {len(seeds)} seeds for {n_sequences} sequences; "

@@ -159,7 +159,8 @@ class Rotary(Positions):
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
         rotated = 2 * cos.shape[-1]
-        turning, still = x[..., :rotated].to(cos.dtype), x[..., rotated:]
+        whole = rotated == x.shape[-1]
+        turning = (x if whole else x[..., :rotated]).to(cos.dtype)
         if self.config.interleaved:
             a, b = turning[..., 0::2], turning[..., 1::2]
             turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
@@ -167,7 +168,7 @@ class Rotary(Positions):
             a, b = turning.chunk(2, dim=-1)
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
         turned = turned.to(x.dtype)
-        return turned if rotated == x.shape[-1] else torch.cat((turned, still), dim=-1)
+        return turned if whole else torch.cat((turned, x[..., rotated:]), dim=-1)
 
 
 @part("positions", "alibi")
