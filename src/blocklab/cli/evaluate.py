@@ -80,4 +80,5 @@ def evaluate(
     typer.echo(f"on {whole} of {asked.corpus}: {size}, {documents}")
     least = found.context - found.stride
     before = f"every token after {least} others or more" if least else "each begins anew"
-    typer.echo(f"{found.n_windows:,} windows of {found.context}, {found.stride} apart: {before}")
+    windows = "1 window" if found.n_windows == 1 else f"{found.n_windows:,} windows"
+    typer.echo(f"{windows} of {found.context}, {found.stride} apart: {before}")
