@@ -12,22 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from blocklab.cli import main
-
-TEXT = " ".join(f"{i} and {i * i} are two numbers." for i in range(2000))
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
 
 @pytest.fixture
 def study(text, tmp_path):
@@ -48,18 +32,6 @@ budgets: {{quick: {{seeds: 1}}}}
         encoding="utf-8",
     )
     return path
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["blocklab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return call
 
 
 def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path):

@@ -7,7 +7,19 @@ from typing import Any
 
 import typer
 
-from blocklab.cli import ablate, compare, count, inspect, plan, report, reproduce, train
+from blocklab.cli import (
+    ablate,
+    compare,
+    count,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    plan,
+    report,
+    reproduce,
+    train,
+)
 from blocklab.errors import BlocklabError
 
 app = typer.Typer(
@@ -23,6 +35,9 @@ _COMMANDS = (
     plan.plan,
     report.report,
     train.train,
+    evaluate.evaluate,
+    generate.generate,
+    export.export,
     count.count,
     inspect.inspect,
     reproduce.reproduce,

@@ -7,6 +7,21 @@ import typer
 
 from blocklab.errors import BlocklabError
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A preset, a YAML file, a run, a Hugging Face folder, a .gguf file or hf:org/name.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32, bf16 or float64; default: as the weights are stored."),
+]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="bytes, gpt2 or a tokenizer.json; default: the model's own."),
+]
 StudyName = Annotated[
     str | None, typer.Argument(metavar="STUDY", help="A shipped question or a YAML file.")
 ]

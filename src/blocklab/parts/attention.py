@@ -135,7 +135,11 @@ class CausalAttention(nn.Module):
         self, queries: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
     ) -> Tensor:
         mask = context.mask(queries, keys.shape[2], self.window)
-        if self.softcap is not None or _products_are_faster(queries, keys):
+        if self.softcap is not None:
+            return self._attend_by_products(queries, keys, values, mask, context)
+        if queries.shape[2] == 1:
+            return self._attend_once(queries, keys, values, mask, context)
+        if _products_are_faster(queries, keys):
             return self._attend_by_products(queries, keys, values, mask, context)
         return F.scaled_dot_product_attention(
             queries,
@@ -147,6 +151,27 @@ class CausalAttention(nn.Module):
             scale=self.scale,
             enable_gqa=self.n_kv_heads != self.n_heads,
         )
+
+    def _attend_once(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        context: AttentionContext,
+    ) -> Tensor:
+        """A single query's heads that share keys are as many queries of one head: no copies."""
+        if mask is not None and mask.ndim > 2 and mask.shape[-3] == self.n_heads:
+            mask = mask.reshape(*mask.shape[:-3], self.n_kv_heads, -1, mask.shape[-1])
+        mixed = F.scaled_dot_product_attention(
+            queries.reshape(len(queries), self.n_kv_heads, -1, self.head_dim),
+            keys,
+            values,
+            attn_mask=mask,
+            dropout_p=context.dropout,
+            scale=self.scale,
+        )
+        return mixed.flatten(1, 2).unsqueeze(2)  # (B, n_heads, 1, head_dim)
 
     def _attend_by_products(
         self,

@@ -23,6 +23,7 @@ from blocklab.data.dataset import DataConfig, Dataset
 from blocklab.errors import BlocklabError
 from blocklab.files import write_atomically
 from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
 from blocklab.record import Record
 from blocklab.training.checkpoint import (
     MetricsFile,
@@ -59,6 +60,8 @@ class RunSpec(Record):
     """What is measured beside the loss at the end."""
     draw: str = ""
     """Names another initial draw under the same seed (the placebo's)."""
+    weights: str | None = None
+    """Fingerprint of the weights it starts from; null draws them."""
     numerics: Numerics = Numerics()
     torch: str = ".".join(torch.__version__.split(".")[:2])
     plugins: dict[str, str] = Field(default_factory=dict)
@@ -68,7 +71,12 @@ class RunSpec(Record):
     @property
     def id(self) -> str:
         """16 hex digits, equal for equal records whatever their order on paper."""
-        text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        record = self.plain()
+        if self.weights is None:
+            del record[
+                "weights"
+            ]  # a run from scratch keeps the id it had before there was a choice
+        text = json.dumps(record, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -106,13 +114,15 @@ def train_run(
     folder: Path,
     dataset: Dataset,
     *,
+    start: Transformer | None = None,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> RunOutcome:
     """Train `spec` in `folder`, from its last checkpoint if there is one.
 
-    A finished folder is read, not trained again. Raises Stopped when `should_stop` says so, after
+    `start` holds the weights that `spec.weights` is the fingerprint of. A finished folder is read,
+    not trained again. Raises Stopped when `should_stop` says so, after
     saving; RunFailed when the disk fails; BlocklabError when the folder holds another run.
     """
     done = finished(folder)
@@ -131,6 +141,7 @@ def train_run(
     total = trainer.total_steps
     if total is None:
         raise BlocklabError("how long? give training.steps or training.tokens")
+    _begin(trainer, spec, start)
     _resume(trainer, spec, folder)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_to(trainer.steps_done)
@@ -165,6 +176,30 @@ def finished(folder: Path) -> RunOutcome | None:
         return RunOutcome(**json.loads(path.read_text(encoding="utf-8"))["outcome"])
     except (ValueError, KeyError, TypeError) as error:
         raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
+
+
+def require_fitting(config: ModelConfig, start: Transformer) -> None:
+    """Raise BlocklabError, naming the first, where a parameter of `config` has no such weights."""
+    given = {path: tuple(parameter.shape) for path, parameter in start.named_parameters()}
+    for path, spec in config.parameters().items():
+        if given.get(path) != spec.shape:
+            raise BlocklabError(
+                f"{path}: the model has shape {spec.shape}, the weights {given.get(path)}; "
+                "change no sizes, or train from scratch"
+            )
+
+
+def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
+    """Put the weights it starts from into the model that was just drawn."""
+    if (start is None) != (spec.weights is None):
+        raise BlocklabError("weights: starting weights and their fingerprint go together")
+    if start is None:
+        return
+    require_fitting(trainer.config, start)
+    given = dict(start.named_parameters())
+    with torch.no_grad():
+        for path, parameter in trainer.model.named_parameters():
+            parameter.copy_(given[path])
 
 
 def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
@@ -210,7 +245,9 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan
     diverged = trainer.diverged
-    if diverged is None and ended_high(validation, losses[0], trainer.config.rows):
+    # Trained weights start low: there only the chance level says that training went wrong.
+    began = losses[0] if spec.weights is None else math.inf
+    if diverged is None and ended_high(validation, began, trainer.config.rows):
         where = "final loss" if math.isfinite(validation) else "validation loss"
         diverged = Divergence(trainer.steps_done, where)
     tenth = losses[-max(1, len(losses) // 10) :]
