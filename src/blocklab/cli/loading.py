@@ -1,23 +1,22 @@
 """A model with its weights and a batch of text for it, from whatever MODEL names."""
 
-import importlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
+from blocklab.cli import models
 from blocklab.cli.model_argument import model_config
-from blocklab.cli.train import fitting_tokenizer
+from blocklab.cli.models import is_untrained
+from blocklab.cli.starting_point import fitting_tokenizer
 from blocklab.data.corpora import Say, read_corpus
 from blocklab.data.dataset import DataConfig, prepare
-from blocklab.data.tokenizer import Tokenizer, load_tokenizer
+from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
+from blocklab.training.trained import is_run, run_spec
 from blocklab.training.trainer import resolved_vocabulary
 
 CHARACTERS_PER_TOKEN = 8
@@ -38,39 +37,19 @@ class Named:
 
 def named_model(name: str) -> Named:
     """The model that MODEL names. Raises BlocklabError when it names nothing that can be read."""
-    path = Path(name)
-    if (path / "run.json").is_file():
-        return _run(path)
-    if (path / "config.json").is_file() or path.suffix == ".gguf":
-        loaded = importlib.import_module("blocklab.exchange.load").load(path)
-        return Named(loaded.model.config, loaded.model, loaded.tokenizer)
-    return Named(model_config(name))
-
-
-def _run(folder: Path) -> Named:
-    config = model_config(str(folder))
-    weights = folder / "model.safetensors"
-    model = Transformer(config, seed=0)
-    try:
-        tensors = safetensors.torch.load_file(weights)
-        if config.tie_embeddings:
-            tensors["head.weight"] = tensors["embedding.weight"]
-        model.load_state_dict(tensors)
-    except (OSError, KeyError, safetensors.SafetensorError, RuntimeError) as error:
-        raise BlocklabError(f"{weights}: not the weights of this run ({error})") from None
-    spec = json.loads((folder / "run.json").read_text(encoding="utf-8"))["spec"]
+    if is_untrained(name):
+        return Named(model_config(name))
+    found = models.named_model(name)
+    if not is_run(Path(name)):
+        return Named(found.model.config, found.model, found.tokenizer)
+    spec = run_spec(Path(name))
     return Named(
-        config,
-        model,
-        _tokenizer_of_run(folder, spec["data"]["tokenizer"]),
-        spec["data"]["corpus"],
-        spec["training"]["learning_rate"],
+        found.model.config,
+        found.model,
+        found.tokenizer,
+        spec.data.corpus,
+        spec.training.learning_rate,
     )
-
-
-def _tokenizer_of_run(folder: Path, name: str | None) -> Tokenizer:
-    kept = folder / "tokenizer.json"
-    return Tokenizer.load(kept, name) if kept.is_file() else load_tokenizer(name or "bytes")
 
 
 def batch_of_text(
