@@ -49,7 +49,7 @@ def arms_of(planned, known, asked):
     for run in asked.values():
         loss = known[run.spec.id]
         made: RunResult = result(run.arm, run.seed, run.learning_rate, loss)
-        runs.append(made.__class__(**vars(made) | {"cell": run.cell}))
+        runs.append(made.__class__(**vars(made) | {"cell": run.cell, "rung": run.rung}))
         if loss is not None:
             windows[run.spec.id] = (loss + 0.001 * np.sin(np.arange(200.0)), np.full(200, 16))
     return {
@@ -193,6 +193,28 @@ def test_an_interaction_of_other_variants_is_refused(asked_for, words):
     variants = {"layer-norm": {"block.norm.kind": "layer"}, "tied": {"tie_embeddings": True}}
     with pytest.raises(BlocklabError, match=rf"interactions\.x.*{words}"):
         searching(variants=variants, interactions={"x": asked_for})
+
+
+def test_one_seed_of_every_arm_is_repeated_in_float32_and_the_difference_told():
+    half = {"numerics": {"dtype": "bfloat16"}, "repeat_in_float32": True}
+    planned = plan(searching(**half), TEXT)
+
+    def loss_of(run):
+        off = 0.004 if run.spec.numerics.dtype == "bfloat16" else 0.0
+        return bowl(run.arm, run.learning_rate, run.seed) + off
+
+    known, asked = trained(planned, loss_of)
+    full = [run for run in asked.values() if run.spec.numerics.dtype == "float32"]
+    assert sorted((run.arm, run.seed) for run in full) == [
+        ("baseline", 1),
+        ("layer-norm", 1),
+        ("placebo", 1),
+    ]
+    (arms,) = arms_of(planned, known, asked).values()
+    assert [arm.off_float32 for arm in arms] == pytest.approx([0.004] * 3)
+    assert [len(point.losses) for point in arms[0].rates] == [5, 5, 5]
+    plain = plan(searching(repeat_in_float32=True), TEXT)
+    assert all(run.rung == "" for run in trained(plain, loss_of)[1].values())
 
 
 def test_without_a_search_the_grid_alone_is_trained():

@@ -42,6 +42,8 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
         ("Learning rates", _rates(result)),
         ("Intervals", _intervals(result)),
     ]
+    if precision := _precision(result):
+        found.append(("Precision", precision))
     if gap := _gap(result.shown()):
         found.append(("Training and validation", gap))
     return found
@@ -148,6 +150,26 @@ def _intervals(result: StudyResult) -> str:
     )  # fmt: skip
     if result.facts.match != "none":
         text += f" Arms were matched by {clean(result.facts.match)}; the table shows what is left."
+    return text
+
+
+def _precision(result: StudyResult) -> str:
+    if result.facts.versions.get("dtype", "float32") == "float32":
+        return ""
+    text = (
+        f"Matrix products in training were taken in {result.facts.versions['dtype']}; weights, "
+        "norms, softmax and losses are float32, and so is every evaluation."
+    )
+    off = [
+        f"{clean(arm.name)} {nats(arm.off_float32, signed=True)}"
+        for arm in result.arms
+        if arm.off_float32 is not None
+    ]
+    if off:
+        text += (
+            " One seed of each arm was trained once more in float32 throughout; the difference of "
+            f"its final loss, in nats: {'; '.join(off)}."
+        )
     return text
 
 

@@ -75,6 +75,8 @@ def _course(plan: Plan, arm: PlannedArm, known: Known) -> Course:
         losses = {rate: _by_seed(runs, rate, known) for rate in rates}
         reading = tuned(losses)
         if undecided or reading.add is None:
+            again = plan.run_in_float32(arm, reading.rates[1])
+            asked = asked if again is None else (*asked, again)
             return Course(arm, asked, rates, reading, undecided or reading.undecided, len(asked))
         rates = tuple(sorted((*rates, reading.add)))
 

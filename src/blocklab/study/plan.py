@@ -10,7 +10,7 @@ from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.looks import ONE_LOOK, Look, first_look, second_look
 from blocklab.study.matching import MEASURES, WIDTH, matched
-from blocklab.study.results import ArmRole, Axis, Text
+from blocklab.study.results import IN_FLOAT32, ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
 from blocklab.training.numerics import Numerics
@@ -106,6 +106,15 @@ class Plan:
             replace(self, arms=tuple(arm for arm in self.arms if arm.cell == name))
             for name in names
         )
+
+    def run_in_float32(self, arm: PlannedArm, rate: float) -> PlannedRun | None:
+        """The first reporting seed's run once more in full precision; None where none is due."""
+        study = self.study
+        if not study.repeat_in_float32 or self.rung or study.numerics in (None, Numerics()):
+            return None
+        run = self.run(arm, self.seeds[0], rate)
+        plain = Numerics(threads=run.spec.numerics.threads, device=run.spec.numerics.device)
+        return replace(run, rung=IN_FLOAT32, spec=run.spec.model_copy(update={"numerics": plain}))
 
     def run(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
         """One run of one of the arms."""

@@ -22,6 +22,9 @@ Axis = Literal["tokens", "parameters"]
 
 ArmRole = Literal["baseline", "variant", "placebo"]
 
+IN_FLOAT32 = "in float32"
+"""Stands for the rung of the runs that repeat one of half precision in full."""
+
 SEARCH_SEED = 0
 """The seed that rates are searched with; it never reports. Reporting seeds are 1 to n."""
 
@@ -150,6 +153,8 @@ class Arm:
     """Mean over the runs at the best rate; None where they are too short."""
     recall: float | None = None
     """Share of determined answers given: mean over the runs at the best rate."""
+    off_float32: float | None = None
+    """Loss of one run minus that of the same run in float32, nats, where that was asked for."""
 
     @property
     def known_slack(self) -> float:

@@ -169,6 +169,9 @@ class Study(Record):
     numerics: Numerics | None = None
     """In what precision its runs compute; null is what a self-test finds fastest where the study
     begins, and its folder keeps."""
+    repeat_in_float32: bool = False
+    """Where runs compute in half precision: train one seed of every arm at its best rate once more
+    in float32, and report the difference."""
 
     @property
     def resolved_resolution(self) -> float:

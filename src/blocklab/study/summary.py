@@ -12,7 +12,7 @@ from blocklab.study.interaction import Interaction, interaction
 from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
 from blocklab.study.plan import Plan
 from blocklab.study.rates import search_grid
-from blocklab.study.results import SEARCH_SEED, Arm, RatePoint, RunResult, Text
+from blocklab.study.results import IN_FLOAT32, SEARCH_SEED, Arm, RatePoint, RunResult, Text
 from blocklab.study.statistics import (
     SIGNIFICANT,
     mean,
@@ -37,12 +37,25 @@ def summarised(
     }
     read = {way.arm.name: _losses(way, own[way.arm.name]) for way in ways}
     baseline = ways[0].arm.name
+    full = {r.arm: r for r in runs if (r.cell, r.rung) == (here[0], IN_FLOAT32) and not here[1]}
     arms = [_arm(plan, way, own[way.arm.name], read[way.arm.name], read[baseline]) for way in ways]
+    arms = [replace(arm, off_float32=_off(full.get(arm.name), own[arm.name])) for arm in arms]
     if not plan.study.search or any(way.reading is None for way in ways):
         return tuple(arms)
     windows = {way.arm.name: tuned_windows(plan, way, windows_of) for way in ways}
     evidence = {way.arm.name: evidence_of(way) for way in ways}
     return judged(plan, arms, evidence, windows)
+
+
+def _off(full: RunResult | None, runs: Sequence[RunResult]) -> float | None:
+    """What half precision did to the run that was repeated in full."""
+    if full is None or full.validation_loss is None:
+        return None
+    for run in runs:
+        same = (run.seed, run.learning_rate) == (full.seed, full.learning_rate)
+        if same and run.validation_loss is not None:
+            return run.validation_loss - full.validation_loss
+    return None
 
 
 def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, ...]:
