@@ -212,7 +212,7 @@ def test_one_seed_of_every_arm_is_repeated_in_float32_and_the_difference_told():
     ]
     (arms,) = arms_of(planned, known, asked).values()
     assert [arm.off_float32 for arm in arms] == pytest.approx([0.004] * 3)
-    assert [len(point.losses) for point in arms[0].rates] == [5, 5, 5]
+    assert [len(point.losses) for point in arms[0].rates] == [1, 5, 5, 5, 1]
     plain = plan(searching(repeat_in_float32=True), TEXT)
     assert all(run.rung == "" for run in trained(plain, loss_of)[1].values())
 
