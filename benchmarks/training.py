@@ -2,10 +2,11 @@
 
     python benchmarks/training.py [--rounds 3] [--threads N] [--json FILE]
 
-Every contestant trains a model of the same shape in float32 on the same random tokens: forward,
-mean cross-entropy, backward, clipping to 1, AdamW. Each measurement is a process of its own, the
-contestants take turns, and the figures are medians over the rounds. Needs the `bench` extra; a
-contestant that is not installed is left out, and said.
+Every contestant trains a model of the same shape on the same random tokens: forward, mean
+cross-entropy, backward, clipping to 1, AdamW; in float32, with bfloat16 products, and the peers
+also compiled. Each measurement is a process of its own, the contestants take turns, and the figures
+are medians over the rounds. Needs the `bench` extra; a contestant that is not installed is left
+out, and said, and so is a mode that fails.
 """
 
 import argparse
@@ -32,9 +33,12 @@ SECONDS = 8.0
 
 Step = Callable[[Tensor, Tensor], float]
 
+FLOAT32, BF16, COMPILED = MODES = ("float32", "bf16", "bf16 compiled")
 
-def ours(vocab_size: int, preset: str) -> Step:
+
+def ours(vocab_size: int, preset: str, mode: str) -> Step:
     import blocklab as bl
+    from blocklab.training.numerics import Numerics
 
     config = bl.presets.preset(preset)(
         d_model=D_MODEL,
@@ -46,18 +50,30 @@ def ours(vocab_size: int, preset: str) -> Step:
         tie_embeddings=True,
     )
     tokens = torch.randint(vocab_size, (40_000,))
-    trainer = bl.Trainer(config, corpus=tokens, batch_size=BATCH, learning_rate=1e-3)
+    numerics = Numerics(dtype="float32" if mode == FLOAT32 else "bfloat16")
+    trainer = bl.Trainer(
+        config, corpus=tokens, batch_size=BATCH, learning_rate=1e-3, numerics=numerics
+    )
     return lambda inputs, targets: trainer.step()
 
 
-def plain_loop(model: nn.Module, logits_of: Callable[[Tensor], Tensor], vocab_size: int) -> Step:
+def plain_loop(
+    model: nn.Module, logits_of: Callable[[Tensor], Tensor], vocab_size: int, mode: str
+) -> Step:
     """The loop that a script around a model has."""
+
+    def loss_of(inputs: Tensor, targets: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=mode != FLOAT32):
+            logits = logits_of(inputs)
+            return F.cross_entropy(logits.view(-1, vocab_size), targets.flatten())
+
+    if mode == COMPILED:
+        loss_of = torch.compile(loss_of)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1, fused=True)
     model.train()
 
     def step(inputs: Tensor, targets: Tensor) -> float:
-        logits = logits_of(inputs)
-        loss = F.cross_entropy(logits.view(-1, vocab_size), targets.flatten())
+        loss = loss_of(inputs, targets)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -67,7 +83,7 @@ def plain_loop(model: nn.Module, logits_of: Callable[[Tensor], Tensor], vocab_si
     return step
 
 
-def transformers_gpt2(vocab_size: int) -> Step:
+def transformers_gpt2(vocab_size: int, mode: str) -> Step:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -81,10 +97,10 @@ def transformers_gpt2(vocab_size: int) -> Step:
         attn_pdrop=0.0,
     )
     model = GPT2LMHeadModel(config)
-    return plain_loop(model, lambda x: model(x, use_cache=False).logits, vocab_size)
+    return plain_loop(model, lambda x: model(x, use_cache=False).logits, vocab_size, mode)
 
 
-def transformers_llama(vocab_size: int) -> Step:
+def transformers_llama(vocab_size: int, mode: str) -> Step:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -97,10 +113,10 @@ def transformers_llama(vocab_size: int) -> Step:
         tie_word_embeddings=True,
     )
     model = LlamaForCausalLM(config)
-    return plain_loop(model, lambda x: model(x, use_cache=False).logits, vocab_size)
+    return plain_loop(model, lambda x: model(x, use_cache=False).logits, vocab_size, mode)
 
 
-def x_transformers(vocab_size: int) -> Step:
+def x_transformers(vocab_size: int, mode: str) -> Step:
     from x_transformers import Decoder, TransformerWrapper
 
     model = TransformerWrapper(
@@ -116,10 +132,10 @@ def x_transformers(vocab_size: int) -> Step:
             rotary_pos_emb=True,
         ),
     )
-    return plain_loop(model, model, vocab_size)
+    return plain_loop(model, model, vocab_size, mode)
 
 
-def litgpt(vocab_size: int) -> Step:
+def litgpt(vocab_size: int, mode: str) -> Step:
     from litgpt import GPT, Config
 
     config = Config(
@@ -139,12 +155,12 @@ def litgpt(vocab_size: int) -> Step:
     )
     model = GPT(config)
     model.lm_head.weight = model.transformer.wte.weight
-    return plain_loop(model, model, vocab_size)
+    return plain_loop(model, model, vocab_size, mode)
 
 
-CONTESTANTS: dict[str, tuple[str, Callable[[int], Step]]] = {
-    "blocklab gpt2": ("blocklab", lambda v: ours(v, "gpt2")),
-    "blocklab modern": ("blocklab", lambda v: ours(v, "modern")),
+CONTESTANTS: dict[str, tuple[str, Callable[[int, str], Step]]] = {
+    "blocklab gpt2": ("blocklab", lambda v, mode: ours(v, "gpt2", mode)),
+    "blocklab modern": ("blocklab", lambda v, mode: ours(v, "modern", mode)),
     "transformers GPT-2": ("transformers", transformers_gpt2),
     "transformers Llama": ("transformers", transformers_llama),
     "x-transformers": ("x_transformers", x_transformers),
@@ -152,11 +168,15 @@ CONTESTANTS: dict[str, tuple[str, Callable[[int], Step]]] = {
 }
 
 
-def measure(name: str, vocab_size: int, threads: int) -> dict[str, float]:
+def modes_of(name: str) -> tuple[str, ...]:
+    return (FLOAT32, BF16) if CONTESTANTS[name][0] == "blocklab" else MODES
+
+
+def measure(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, float]:
     """Tokens a second and peak memory of one contestant, in this process."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    step = CONTESTANTS[name][1](vocab_size)
+    step = CONTESTANTS[name][1](vocab_size, mode)
     inputs = torch.randint(vocab_size, (BATCH, CONTEXT))
     targets = torch.randint(vocab_size, (BATCH, CONTEXT))
     for _ in range(WARM_UP_STEPS):
@@ -172,11 +192,28 @@ def measure(name: str, vocab_size: int, threads: int) -> dict[str, float]:
     }
 
 
-def in_a_process(name: str, vocab_size: int, threads: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--one", name, str(vocab_size), "--threads", str(threads)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+def in_a_process(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, float] | None:
+    """What one contestant measures; None where its process failed."""
+    command = [sys.executable, __file__, "--one", name, mode, str(vocab_size)]
+    command += ["--threads", str(threads)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        print(f"failed: {name}, {mode}: {done.stderr.strip().splitlines()[-1]}")
+        return None
     measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return measured
+
+
+def peak_of_products(threads: int) -> float:
+    """The fastest bfloat16 matrix product that this machine shows, FLOP/s."""
+    torch.set_num_threads(threads)
+    a, b = (torch.randn(2048, 2048).bfloat16() for _ in range(2))
+    best = float("inf")
+    for _ in range(20):
+        began = time.perf_counter()
+        torch.mm(a, b.t())
+        best = min(best, time.perf_counter() - began)
+    return float(2 * 2048**3 / best)
 
 
 def main() -> None:
@@ -184,52 +221,89 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--one", nargs=2, metavar=("NAME", "VOCABULARY"))
+    parser.add_argument("--one", nargs=3, metavar=("NAME", "MODE", "VOCABULARY"))
     asked = parser.parse_args()
     if asked.one:
-        print(json.dumps(measure(asked.one[0], int(asked.one[1]), asked.threads)))
+        name, mode, vocab_size = asked.one
+        print(json.dumps(measure(name, mode, int(vocab_size), asked.threads)))
         return
     there = [n for n, (package, _) in CONTESTANTS.items() if importlib.util.find_spec(package)]
     for name in CONTESTANTS.keys() - set(there):
         print(f"left out, not installed: {name}")
+    entries = [(name, mode) for name in there for mode in modes_of(name)]
     rows = []
+    peak = peak_of_products(asked.threads)
+    print(f"bfloat16 products: at most {peak / 1e9:.0f} GFLOP/s on {asked.threads} threads")
     for vocab_size in VOCABULARIES:
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in there}
+        found: dict[Entry, list[dict[str, float]]] = {entry: [] for entry in entries}
         for _ in range(asked.rounds):
-            for name in there:
-                found[name].append(in_a_process(name, vocab_size, asked.threads))
-        rows += table(vocab_size, found)
+            for entry in entries:
+                measured = in_a_process(*entry, vocab_size, asked.threads)
+                if measured is not None:
+                    found[entry].append(measured)
+        rows += table(vocab_size, {entry: ms for entry, ms in found.items() if ms}, peak)
     if asked.json:
         about = {
             "torch": torch.__version__,
             "python": platform.python_version(),
             "machine": platform.machine(),
             "threads": asked.threads,
+            "peak_of_bf16_products": peak,
         }
         asked.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1))
 
 
-def table(vocab_size: int, found: dict[str, list[dict[str, float]]]) -> list[dict[str, object]]:
+Entry = tuple[str, str]
+
+
+def table(
+    vocab_size: int, found: dict[Entry, list[dict[str, float]]], peak: float
+) -> list[dict[str, object]]:
     """Print and return the medians at one vocabulary, with ratios to the fastest peer."""
     rows: list[dict[str, object]] = []
-    speeds = {n: statistics.median(m["tokens_per_second"] for m in ms) for n, ms in found.items()}
-    peers = [speed for name, speed in speeds.items() if not name.startswith("blocklab")]
-    fastest = max(peers, default=float("nan"))
+    speeds = {e: statistics.median(m["tokens_per_second"] for m in ms) for e, ms in found.items()}
+    peers = {entry: speed for entry, speed in speeds.items() if not entry[0].startswith("blocklab")}
+    eager = max((s for (_, mode), s in peers.items() if mode == FLOAT32), default=float("nan"))
+    best = max(peers.values(), default=float("nan"))
+    flops = _flops_a_token(vocab_size)
     print(f"\nvocabulary {vocab_size:,}; {N_LAYERS} × {D_MODEL}, batch {BATCH} × {CONTEXT}")
-    print(f"{'':22s}{'tokens/s':>10s}{'of the fastest peer':>22s}{'peak memory':>14s}")
-    for name, speed in sorted(speeds.items(), key=lambda item: -item[1]):
-        memory = statistics.median(m["peak_memory"] for m in found[name])
-        print(f"{name:22s}{speed:10,.0f}{speed / fastest:21.2f}×{memory / 2**20:10,.0f} MiB")
+    print(
+        f"{'':36s}{'tokens/s':>9s}{'÷ eager':>9s}{'÷ best':>8s}{'peak memory':>14s}{'of peak':>9s}"
+    )
+    for (name, mode), speed in sorted(speeds.items(), key=lambda item: -item[1]):
+        memory = statistics.median(m["peak_memory"] for m in found[name, mode])
+        share = flops * speed / peak if name.startswith("blocklab") else float("nan")
+        print(
+            f"{name + ', ' + mode:36s}{speed:9,.0f}{speed / eager:8.2f}×{speed / best:7.2f}×"
+            f"{memory / 2**20:10,.0f} MiB" + (f"{share:9.0%}" if share == share else "")
+        )
         rows.append(
             {
                 "contestant": name,
+                "mode": mode,
                 "vocab_size": vocab_size,
                 "tokens_per_second": speed,
-                "ratio_to_fastest_peer": speed / fastest,
+                "ratio_to_fastest_float32_peer": speed / eager,
+                "ratio_to_best_peer": speed / best,
                 "peak_memory": memory,
             }
         )
     return rows
+
+
+def _flops_a_token(vocab_size: int) -> int:
+    """Of a training step of the modern model, whose feed-forward is as wide as the peers'."""
+    import blocklab as bl
+
+    config = bl.presets.modern(
+        d_model=D_MODEL,
+        n_layers=N_LAYERS,
+        n_heads=N_HEADS,
+        vocab_size=vocab_size,
+        context_length=CONTEXT,
+        tie_embeddings=True,
+    )
+    return bl.count(config).flops_per_token(CONTEXT)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import safetensors.numpy
@@ -20,9 +20,8 @@ from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.statistics import Array
 from blocklab.study.study import Study
 from blocklab.training.checkpoint import read_metrics
-from blocklab.training.inspection import Inspection, summarised_looks
-from blocklab.training.run import WINDOWS, finished
-from blocklab.training.stability import find_spikes, summarised_norms
+from blocklab.training.inspection import Inspection
+from blocklab.training.run import WINDOWS, RunOutcome, finished
 
 FIXED = (
     "baseline",
@@ -69,6 +68,7 @@ class StudyFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.study_file = path / "study.yaml"
+        self._outcomes: dict[Path, RunOutcome] = {}
 
     def run_folder(self, run: PlannedRun) -> Path:
         return self.path / "runs" / run.spec.id
@@ -160,9 +160,18 @@ class StudyFolder:
             write_atomically(self.path / "plugins" / file.name, file.read_bytes())
         write_atomically(self.study_file, study.resolved().to_yaml().encode())
 
+    def _outcome(self, folder: Path) -> RunOutcome | None:
+        """What a run came to, read once; None while it is not finished."""
+        if folder not in self._outcomes:
+            outcome = finished(folder)
+            if outcome is None:
+                return None
+            self._outcomes[folder] = outcome
+        return self._outcomes[folder]
+
     def loss_of(self, folder: Path) -> float | None:
         """Final loss of a run that is finished; None when it diverged."""
-        outcome = finished(folder)
+        outcome = self._outcome(folder)
         if outcome is None:
             raise BlocklabError(f"{folder}: holds no finished run")
         return outcome.validation_loss
@@ -180,22 +189,30 @@ class StudyFolder:
         return stored["losses"], stored["n_targets"]
 
     def result_of(self, run: PlannedRun) -> RunResult | None:
-        """A finished run's result, or None."""
-        folder = self.run_folder(run)
-        outcome = finished(folder)
+        """A finished run's result without its curves, or None."""
+        outcome = self._outcome(self.run_folder(run))
         if outcome is None:
             return None
-        rows = read_metrics(folder / "metrics.jsonl")
-        looks = tuple(
-            (row["step"], Inspection(**row["inspection"])) for row in rows if "inspection" in row
-        )
-        stride = max(1, len(rows) // POINTS_KEPT)
-        kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == len(rows) - 1]
         return RunResult(
             id=run.spec.id,
             arm=run.arm,
             seed=run.seed,
             learning_rate=run.learning_rate,
+            cell=run.cell,
+            rung=run.rung,
+            **vars(outcome),
+        )
+
+    def with_curves(self, result: RunResult) -> RunResult:
+        """The result of a run of this folder with what was logged on the way."""
+        rows = read_metrics(self.path / "runs" / result.id / "metrics.jsonl")
+        looks = tuple(
+            (row["step"], Inspection(**row["inspection"])) for row in rows if "inspection" in row
+        )
+        stride = max(1, len(rows) // POINTS_KEPT)
+        kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == len(rows) - 1]
+        return replace(
+            result,
             curve=tuple(
                 Point(
                     row["step"],
@@ -210,14 +227,7 @@ class StudyFolder:
                 for row in rows
                 if row.get("validation_loss") is not None
             ),
-            cell=run.cell,
-            rung=run.rung,
-            spikes=find_spikes([row["train_loss"] for row in rows]),
-            norms=summarised_norms([row["gradient_norm"] for row in rows], run.spec.training.clip),
-            log_z=_mean_of_last_tenth([row["log_z"] for row in rows]),
-            insides=summarised_looks([look for _, look in looks]),
             looks=looks[:: max(1, len(looks) // LOOKS_KEPT)],
-            **vars(outcome),
         )
 
     def take_finished(self, runs: Sequence[PlannedRun], other: "StudyFolder") -> None:
@@ -268,11 +278,6 @@ def first_difference(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _mean_of_last_tenth(values: Sequence[float]) -> float | None:
-    tenth = values[-max(1, len(values) // 10) :]
-    return _finite(math.fsum(tenth) / len(tenth)) if tenth else None
 
 
 def _fixed(study: Study) -> dict[str, Value]:

@@ -74,6 +74,10 @@ class Plan:
     ladder: tuple["PlannedRung", ...] = ()
     earlier: Mapping[str, Estimate] | None = None
     """The first look's effects, where the study looks twice and has come to the second."""
+    made: dict[tuple[str, str, int, float], PlannedRun] = field(
+        default_factory=dict, compare=False, repr=False
+    )
+    """Runs that were asked for before, by arm, cell, seed and rate: each is made once."""
 
     @property
     def whole(self) -> tuple["Plan", ...]:
@@ -118,6 +122,12 @@ class Plan:
 
     def run(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
         """One run of one of the arms."""
+        key = (arm.name, arm.cell, seed, rate)
+        if key not in self.made:
+            self.made[key] = self._made(arm, seed, rate)
+        return self.made[key]
+
+    def _made(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
         spec = RunSpec(
             model=arm.config,
             training=arm.training.at(rate),

@@ -67,9 +67,10 @@ class RunResult:
     tokens_per_second: float
     peak_memory: int
     """Largest resident memory of the process, bytes."""
-    curve: tuple[Point, ...]
-    validation_curve: tuple[tuple[int, float], ...]
-    """(step, loss) of the evaluations on the way, if any were asked for."""
+    curve: tuple[Point, ...] = ()
+    """What was logged, thinned; of the runs that are drawn, those at an arm's best rate."""
+    validation_curve: tuple[tuple[int, float], ...] = ()
+    """(step, loss) of the evaluations on the way, if any were asked for; of the same runs."""
     cell: str = ""
     """The setting of the nuisances, in words; empty without any."""
     rung: str = ""
@@ -82,7 +83,7 @@ class RunResult:
     insides: Insides | None = None
     """None where the run was not looked into."""
     looks: tuple[tuple[int, Inspection], ...] = ()
-    """(step, look) for some of the looks, evenly spread."""
+    """(step, look) for some of the looks, evenly spread; of the same runs."""
     recall: float | None = None
     """Share of determined answers given, where it was asked for."""
     inspect_seconds: float = 0.0
@@ -256,6 +257,12 @@ class StudyResult:
         """The result of one cell alone."""
         runs = tuple(run for run in self.runs if run.cell == name and not run.rung)
         return StudyResult(self.facts, self.cells[name], runs)
+
+    def drawn(self) -> tuple[RunResult, ...]:
+        """The runs whose curves are drawn: those of `shown` at their arm's best rate."""
+        shown = self.shown()
+        rates = {arm.name: arm.best_rate for arm in shown.arms}
+        return tuple(run for run in shown.runs if run.learning_rate == rates[run.arm])
 
     def shown(self) -> "StudyResult":
         """What curves are drawn of: the study itself, at its first setting of the nuisances."""

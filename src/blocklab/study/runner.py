@@ -2,7 +2,7 @@
 
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -142,7 +142,7 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
         (rung.axis, RungResult(rung.plan.rung, rung.size, _arms(rung.plan, known, runs, place)[0]))
         for rung in plan.ladder
     ]
-    return StudyResult(
+    result = StudyResult(
         facts=_facts(plan, circumstances),
         arms=arms,
         runs=runs,
@@ -150,6 +150,9 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
         cells=cells if len(cells) > 1 else {},
         ladders=ladders(plan, arms, rungs),
     )
+    drawn = {run.id for run in result.drawn()}
+    with_curves = (place.with_curves(run) if run.id in drawn else run for run in runs)
+    return replace(result, runs=tuple(with_curves))
 
 
 def _arms(

@@ -10,10 +10,10 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import safetensors.torch
 import torch
@@ -33,10 +33,17 @@ from blocklab.training.checkpoint import (
     save_checkpoint,
 )
 from blocklab.training.config import TrainingConfig
+from blocklab.training.inspection import Insides, Inspection, summarised_looks
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of, recall
-from blocklab.training.stability import ended_high
+from blocklab.training.stability import (
+    GradientNorms,
+    Spikes,
+    ended_high,
+    find_spikes,
+    summarised_norms,
+)
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer
 
 RESULTS = 1
@@ -99,6 +106,24 @@ class RunOutcome:
     """Of `seconds`, what looking into the model took."""
     recall: float | None = None
     """Share of determined answers given, where it was asked for."""
+    spikes: Spikes | None = None
+    """Of the training loss; None where the run is too short to tell."""
+    norms: GradientNorms | None = None
+    log_z: float | None = None
+    """Of the output's softmax: mean over the last tenth of the steps."""
+    insides: Insides | None = None
+    """None where the run was not looked into."""
+
+    @classmethod
+    def read(cls, stored: dict[str, Any]) -> "RunOutcome":
+        """From the plain values of `asdict`. Raises TypeError for others."""
+        kinds = {"spikes": Spikes, "norms": GradientNorms, "insides": Insides}
+        parts = {
+            name: kind(**stored[name])
+            for name, kind in kinds.items()
+            if stored.get(name) is not None
+        }
+        return cls(**stored | parts)
 
 
 class Stopped(Exception):
@@ -173,7 +198,7 @@ def finished(folder: Path) -> RunOutcome | None:
     if not path.exists():
         return None
     try:
-        return RunOutcome(**json.loads(path.read_text(encoding="utf-8"))["outcome"])
+        return RunOutcome.read(json.loads(path.read_text(encoding="utf-8"))["outcome"])
     except (ValueError, KeyError, TypeError) as error:
         raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
 
@@ -250,11 +275,10 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     if diverged is None and ended_high(validation, began, trainer.config.rows):
         where = "final loss" if math.isfinite(validation) else "validation loss"
         diverged = Divergence(trainer.steps_done, where)
-    tenth = losses[-max(1, len(losses) // 10) :]
     tokens = trainer.steps_done * trainer.training.batch_size * trainer.config.context_length
     outcome = RunOutcome(
         validation_loss=None if diverged else validation,
-        train_loss=None if diverged else math.fsum(tenth) / len(tenth),
+        train_loss=None if diverged else _mean_of_last_tenth(losses),
         start_loss=losses[0],
         diverged_at=diverged.step if diverged else None,
         diverged_in=diverged.where if diverged else None,
@@ -266,6 +290,12 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         peak_memory=peak_memory(),
         inspect_seconds=trainer.inspect_seconds,
         recall=_recall(trainer, spec) if diverged is None else None,
+        spikes=find_spikes(losses),
+        norms=summarised_norms([row["gradient_norm"] for row in rows], spec.training.clip),
+        log_z=_mean_of_last_tenth([row["log_z"] for row in rows]),
+        insides=summarised_looks(
+            [Inspection(**row["inspection"]) for row in rows if "inspection" in row]
+        ),
     )
     tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
@@ -276,6 +306,13 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
     return outcome
+
+
+def _mean_of_last_tenth(values: Sequence[float]) -> float | None:
+    """None where it is not finite."""
+    tenth = values[-max(1, len(values) // 10) :]
+    mean = math.fsum(tenth) / len(tenth)
+    return mean if math.isfinite(mean) else None
 
 
 def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
