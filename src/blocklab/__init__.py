@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from blocklab import parts as parts
     from blocklab.data.tokenizer import load_tokenizer as load_tokenizer
     from blocklab.errors import BlocklabError as BlocklabError
+    from blocklab.exchange.export import export_huggingface as export_huggingface
+    from blocklab.exchange.load import load as load
     from blocklab.experiment import run_study as run_study
     from blocklab.generation.sampler import generate as generate
     from blocklab.model import presets as presets
@@ -32,8 +34,10 @@ _PUBLIC = {
     "TrainingConfig": "blocklab.training.config:TrainingConfig",
     "Transformer": "blocklab.model.transformer:Transformer",
     "count": "blocklab.model.count:count",
+    "export_huggingface": "blocklab.exchange.export:export_huggingface",
     "generate": "blocklab.generation.sampler:generate",
     "inspect": "blocklab.inspect",
+    "load": "blocklab.exchange.load:load",
     "load_tokenizer": "blocklab.data.tokenizer:load_tokenizer",
     "part": "blocklab.parts.part:part",
     "parts": "blocklab.parts",

@@ -74,6 +74,10 @@ class Tokenizer:
         known = [int(i) for i in ids if 0 <= int(i) < self.vocab_size]
         return self._backend.decode(known, skip_special_tokens=False)
 
+    def start_ids(self) -> tuple[int, ...]:
+        """The ids that its authors put before every text, as a beginning-of-text mark."""
+        return tuple(self._backend.encode("", add_special_tokens=True).ids)
+
     def save(self, path: Path | str) -> None:
         """Write a `tokenizer.json`, whole or not at all."""
         with new_file(Path(path)) as partial:

@@ -168,12 +168,17 @@ class _Reader:
     def next_logits(self) -> Tensor:
         """Logits (B, vocab_size) after the last token."""
         with evaluating(self.model):
-            if self.cache is not None and self.tokens.shape[1] <= self.cache.capacity:
+            if self.cache is not None and self._cache_serves(self.cache):
                 return self._read_new(self.cache)
             self.cache = None
             window = slice(-self.context_length, None)
             mask = None if self.mask is None else self.mask[:, window]
             return self._last_logits(self.model.features(self.tokens[:, window], mask))
+
+    def _cache_serves(self, cache: KeyValueCache) -> bool:
+        end, padded = self.tokens.shape[1], self.mask is not None
+        fits = end <= cache.capacity
+        return fits and (not cache.length or self.model.keys_stay(cache.length, end, padded=padded))
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]

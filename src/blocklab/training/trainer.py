@@ -19,6 +19,7 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.parts.experts import watched_routing, weighted_balancing_loss
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.loss import Loss, linear_cross_entropy
@@ -194,8 +195,13 @@ class Trainer:
             targets.tensor_split(self.training.accumulation),
             strict=True,
         ):
-            part = self._loss(x, y, n_targets)
-            part.loss.backward()  # type: ignore[no-untyped-call]
+            with watched_routing() as routing:
+                part = self._loss(x, y, n_targets)
+            # Experts are kept in balance by a loss of their own, which no reported loss includes.
+            balance = weighted_balancing_loss(routing)
+            share = y.numel() / n_targets
+            whole = part.loss if balance is None else part.loss + share * balance
+            whole.backward()  # type: ignore[no-untyped-call]
             loss += part.loss.item()
             log_z += part.log_z.item() * y.numel() / n_targets
         return loss, log_z

@@ -1,0 +1,57 @@
+"""Phi-3: Llama with fused matrices, each frequency stretched by its own (Abdin et al. 2024)."""
+
+from typing import Any
+
+from blocklab.exchange.families.llama import NORMS, OUTSIDE, LlamaLike
+from blocklab.exchange.families.mistral import window
+from blocklab.exchange.family import JsonObject
+from blocklab.exchange.fields import Fields
+from blocklab.exchange.names import Whole
+from blocklab.exchange.rope import rotary
+from blocklab.model.config import ModelConfig
+from blocklab.parts.positions import Rotary
+from blocklab.parts.rotary_scaling import LongRope
+
+_FUSED = {
+    "blocks.{i}.attention.qkv": Whole("model.layers.{i}.self_attn.qkv_proj"),
+    "blocks.{i}.attention.output": Whole("model.layers.{i}.self_attn.o_proj"),
+    "blocks.{i}.feed_forward.expand": Whole("model.layers.{i}.mlp.gate_up_proj"),
+    "blocks.{i}.feed_forward.contract": Whole("model.layers.{i}.mlp.down_proj"),
+}
+
+
+class Phi3(LlamaLike):
+    model_type = "phi3"
+    architecture = "Phi3ForCausalLM"
+    eps = 1e-5
+    fraction = 1.0
+    layouts = (_FUSED | NORMS | OUTSIDE,)
+
+    def positions(self, fields: Fields, stated: int) -> Rotary.Config:
+        before = fields.whole("original_max_position_embeddings", 4096)
+        found = rotary(fields, stated, theta=self.theta, fraction=1.0, original=before)
+        if found.scaling.kind not in ("none", "longrope"):
+            raise fields.refused("rope_scaling", found.scaling.kind, "longrope in this family")
+        return found
+
+    def attention(self, fields: Fields) -> JsonObject:
+        fields.expect("attention_bias", False)
+        fields.only_in_training("resid_pdrop")
+        fields.ignore("embd_pdrop")  # never applied
+        return {"qkv_bias": False, "out_bias": False, "window": window(fields, None)}
+
+    def feed_forward(self, fields: Fields) -> JsonObject:
+        return self.gated(fields)
+
+    def also(self, config: ModelConfig, block: Any) -> JsonObject:
+        positions = self.rotary_of(config)
+        scaling = positions.scaling
+        before = scaling.original_context if isinstance(scaling, LongRope) else None
+        return {
+            "sliding_window": block.attention.window,
+            "partial_rotary_factor": positions.fraction,
+            "original_max_position_embeddings": before or config.context_length,
+            "resid_pdrop": 0.0,
+            "embd_pdrop": 0.0,
+            "pad_token_id": None,
+        }
