@@ -78,6 +78,10 @@ class Tokenizer:
         """The ids that its authors put before every text, as a beginning-of-text mark."""
         return tuple(self._backend.encode("", add_special_tokens=True).ids)
 
+    def token(self, i: int) -> str | None:
+        """What the definition calls id `i`, None where it has no such id."""
+        return self._backend.id_to_token(i)
+
     def save(self, path: Path | str) -> None:
         """Write a `tokenizer.json`, whole or not at all."""
         with new_file(Path(path)) as partial:

@@ -48,7 +48,7 @@ class Family(ABC):
     """The class for language modelling, as `architectures` names it."""
     prefix: ClassVar[str] = "model."
     """What stands before the tensors' names, except in files saved without a head."""
-    head: ClassVar[str] = "lm_head"
+    head_name: ClassVar[str] = "lm_head"
     """What the map to logits is called, stored or not."""
     layouts: ClassVar[tuple[Names, ...]]
     """Tables of names; the first is the one that is written."""

@@ -92,7 +92,7 @@ def _checked_tie(
     family: Family, wanted: Mapping[str, list[Stored]], source: TensorSource, folder: Path
 ) -> list[str]:
     """A tied head may be stored beside the table, as long as it is the table."""
-    head = f"{family.head}.weight"
+    head = f"{family.head_name}.weight"
     table = wanted["embedding.weight"][0].name
     if head not in source.names():
         return []

@@ -6,7 +6,7 @@ ways: reading copies into the view, writing copies out of it.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
@@ -58,7 +58,7 @@ class Entry(Protocol):
     def stored(self, place: Place) -> Iterator[Stored]: ...
 
 
-Names: TypeAlias = Mapping[str, Entry]
+Names: TypeAlias = dict[str, Entry]
 """Path of a module of ours (`blocks.{i}.attention.qkv`) -> its entry."""
 
 

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeGuard
 
 import torch
 from torch import Tensor
@@ -178,7 +178,7 @@ class _Read(Protocol):
     def __call__(self, size: int, /) -> bytes: ...
 
 
-def _are_wholes(value: object) -> bool:
+def _are_wholes(value: object) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(
         isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in value
     )
@@ -256,4 +256,5 @@ def same_numbers(source: TensorSource, one: str, other: str) -> bool:
 
 def _paired_rows(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     rows = max(1, BLOCK // max(1, a[0].numel() * a.dtype.itemsize))
-    yield from zip(a.split(rows), b.split(rows), strict=True)
+    for first in range(0, len(a), rows):
+        yield a[first : first + rows], b[first : first + rows]

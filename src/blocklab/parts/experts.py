@@ -180,8 +180,8 @@ class Experts(nn.Module):
         mixed = torch.zeros_like(rows)
         order = chosen.flatten().argsort(stable=True)  # positions in the order of their expert
         counts = chosen.flatten().bincount(minlength=len(self.experts_expand)).tolist()
-        places = (order // self.n_active).split(counts)
-        shares = weights.flatten()[order].split(counts)
+        places = torch.split(order // self.n_active, counts)
+        shares = torch.split(weights.flatten()[order], counts)
         for expert, (place, share) in enumerate(zip(places, shares, strict=True)):
             if not len(place):
                 continue

@@ -8,10 +8,10 @@ from blocklab.exchange.families.layer_types import described_windows, sliding_la
 from blocklab.exchange.families.llama import ATTENTION, FEED_FORWARD, GATED_ROTARY, OUTSIDE
 from blocklab.exchange.family import JsonObject
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.names import Whole
+from blocklab.exchange.names import Names, Whole
 from blocklab.model.config import ModelConfig
 
-_NORMS = {
+_NORMS: Names = {
     "blocks.{i}.norm.attention": Whole("model.layers.{i}.input_layernorm"),
     "blocks.{i}.norm.attention_out": Whole("model.layers.{i}.post_attention_layernorm"),
     "blocks.{i}.norm.feed_forward": Whole("model.layers.{i}.pre_feedforward_layernorm"),

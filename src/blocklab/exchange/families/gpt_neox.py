@@ -35,7 +35,7 @@ class GPTNeoX(Family):
     model_type = "gpt_neox"
     architecture = "GPTNeoXForCausalLM"
     prefix = "gpt_neox."
-    head = "embed_out"
+    head_name = "embed_out"
     unused = (r"\.attention\.(bias|masked_bias|rotary_emb\.inv_freq)$",)
     requires = _REQUIRES
     layouts = (
@@ -48,7 +48,7 @@ class GPTNeoX(Family):
             "blocks.{i}.feed_forward.expand": Whole(f"{_LAYER}.mlp.dense_h_to_4h"),
             "blocks.{i}.feed_forward.contract": Whole(f"{_LAYER}.mlp.dense_4h_to_h"),
             "final_norm": Whole("gpt_neox.final_layer_norm"),
-            "head": Whole(head),
+            "head": Whole(head_name),
         },
     )
 

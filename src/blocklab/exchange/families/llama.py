@@ -1,5 +1,6 @@
 """Llama 2, 3 and 3.1, and what Llama's many descendants share with it."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from blocklab.exchange.family import (
@@ -11,12 +12,13 @@ from blocklab.exchange.family import (
     width,
 )
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.names import Rows, Whole
+from blocklab.exchange.names import Names, Rows, Whole
 from blocklab.exchange.rope import described, rotary, stated_context, stretched_context
 from blocklab.model.config import ModelConfig
 from blocklab.parts.positions import Rotary
+from blocklab.record import Value
 
-ATTENTION = {
+ATTENTION: Names = {
     "blocks.{i}.attention.qkv": Rows(
         (
             "model.layers.{i}.self_attn.q_proj",
@@ -29,23 +31,23 @@ ATTENTION = {
     "blocks.{i}.attention.key_norm": Whole("model.layers.{i}.self_attn.k_norm"),
     "blocks.{i}.attention.output": Whole("model.layers.{i}.self_attn.o_proj"),
 }
-FEED_FORWARD = {
+FEED_FORWARD: Names = {
     "blocks.{i}.feed_forward.expand": Rows(
         ("model.layers.{i}.mlp.gate_proj", "model.layers.{i}.mlp.up_proj")
     ),
     "blocks.{i}.feed_forward.contract": Whole("model.layers.{i}.mlp.down_proj"),
 }
-NORMS = {
+NORMS: Names = {
     "blocks.{i}.norm.attention": Whole("model.layers.{i}.input_layernorm"),
     "blocks.{i}.norm.feed_forward": Whole("model.layers.{i}.post_attention_layernorm"),
 }
-OUTSIDE = {
+OUTSIDE: Names = {
     "embedding": Whole("model.embed_tokens"),
     "final_norm": Whole("model.norm"),
     "head": Whole("lm_head"),
 }
 
-GATED_ROTARY = {
+GATED_ROTARY: dict[str, Value] = {
     "block.kind": "standard",
     "block.parallel": "off",
     "block.norm.kind": "rms",
@@ -58,8 +60,11 @@ GATED_ROTARY = {
 class LlamaLike(Family):
     """Gated feed-forwards, RMSNorm and rotary positions; descendants state where they differ."""
 
-    layouts = (ATTENTION | FEED_FORWARD | NORMS | OUTSIDE,)
-    requires = GATED_ROTARY | {"block.placement": "pre", "positions.kind": "rotary"}
+    layouts: ClassVar[tuple[Names, ...]] = (ATTENTION | FEED_FORWARD | NORMS | OUTSIDE,)
+    requires: ClassVar[Mapping[str, Value]] = GATED_ROTARY | {
+        "block.placement": "pre",
+        "positions.kind": "rotary",
+    }
     activation_field: ClassVar[str] = "hidden_act"
     activation: ClassVar[str] = "silu"
     eps: ClassVar[float] = 1e-6

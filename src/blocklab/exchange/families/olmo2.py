@@ -12,10 +12,10 @@ from blocklab.exchange.families.llama import (
 )
 from blocklab.exchange.family import JsonObject
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.names import Whole
+from blocklab.exchange.names import Names, Whole
 from blocklab.model.config import ModelConfig
 
-_NORMS = {
+_NORMS: Names = {
     "blocks.{i}.norm.attention": Whole("model.layers.{i}.post_attention_layernorm"),
     "blocks.{i}.norm.feed_forward": Whole("model.layers.{i}.post_feedforward_layernorm"),
 }

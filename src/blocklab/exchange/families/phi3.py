@@ -6,13 +6,13 @@ from blocklab.exchange.families.llama import NORMS, OUTSIDE, LlamaLike
 from blocklab.exchange.families.mistral import window
 from blocklab.exchange.family import JsonObject
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.names import Whole
+from blocklab.exchange.names import Names, Whole
 from blocklab.exchange.rope import rotary
 from blocklab.model.config import ModelConfig
 from blocklab.parts.positions import Rotary
 from blocklab.parts.rotary_scaling import LongRope
 
-_FUSED = {
+_FUSED: Names = {
     "blocks.{i}.attention.qkv": Whole("model.layers.{i}.self_attn.qkv_proj"),
     "blocks.{i}.attention.output": Whole("model.layers.{i}.self_attn.o_proj"),
     "blocks.{i}.feed_forward.expand": Whole("model.layers.{i}.mlp.gate_up_proj"),

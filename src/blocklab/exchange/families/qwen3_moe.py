@@ -13,11 +13,11 @@ from blocklab.exchange.families.llama import (
 from blocklab.exchange.families.mistral import USUAL_WINDOW, window
 from blocklab.exchange.family import ACTIVATION_OF, JsonObject, exceptions, width
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.names import PerExpert, Stack, Whole
+from blocklab.exchange.names import Names, PerExpert, Stack, Whole
 from blocklab.model.config import ModelConfig
 
 _MLP = "model.layers.{i}.mlp"
-_SHARED = (
+_SHARED: Names = (
     ATTENTION
     | FEED_FORWARD
     | NORMS
