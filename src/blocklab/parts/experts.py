@@ -5,7 +5,8 @@ merely because one expert was idle. What keeps the router from favouring a few i
 own, `balancing_loss`, which training adds; this file computes it and adds nothing itself.
 """
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -49,25 +50,28 @@ def watched_routing() -> Iterator[list[Routing]]:
         _watched.reset(token)
 
 
-def balancing_loss(routing: list[Routing]) -> Tensor:
+def balancing_loss(routing: Sequence[Routing]) -> Tensor:
     """E * sum of chosen share * probability, each the mean over layers (Fedus et al. 2021, eq. 4).
 
-    It is n_active where all experts are used alike and grows as a few are favoured. Layers with
-    different numbers of experts are averaged by number. Without any experts it is 0.
+    It is n_active where all experts are used alike and grows as a few are favoured. All layers
+    must have as many experts.
     """
-    losses = []
-    for n_experts in {len(r.chosen) for r in routing}:
-        alike = [r for r in routing if len(r.chosen) == n_experts]
-        chosen = torch.stack([r.chosen for r in alike]).mean(0)
-        probabilities = torch.stack([r.probabilities for r in alike]).mean(0)
-        losses.append(n_experts * (chosen * probabilities).sum())
-    return torch.stack(losses).mean() if losses else torch.zeros(())
+    chosen = torch.stack([r.chosen for r in routing]).mean(0)
+    probabilities = torch.stack([r.probabilities for r in routing]).mean(0)
+    return len(chosen) * (chosen * probabilities).sum()
 
 
-def weighted_balancing_loss(routing: list[Routing]) -> Tensor | None:
-    """The balancing loss times the largest coefficient of its layers; None where nothing weighs."""
-    coefficient = max((r.coefficient for r in routing), default=0.0)
-    return coefficient * balancing_loss(routing) if coefficient else None
+def weighted_balancing_loss(routing: Sequence[Routing]) -> Tensor | None:
+    """What training adds: the balancing loss times its coefficient, None where nothing weighs.
+
+    Layers with other numbers of experts, or other coefficients, are balanced among themselves.
+    """
+    groups: dict[tuple[int, float], list[Routing]] = defaultdict(list)
+    for r in routing:
+        if r.coefficient:
+            groups[len(r.chosen), r.coefficient].append(r)
+    losses = [coefficient * balancing_loss(alike) for (_, coefficient), alike in groups.items()]
+    return torch.stack(losses).mean() if losses else None
 
 
 @part("feed_forward", "experts")
