@@ -40,6 +40,7 @@ NEUTRAL = frozenset(
 
 _REQUIRED = object()
 _LARGEST = 2**31
+_DEEPEST = 1000  # layers; a lying number must not cost time, and no published model has 200
 
 
 class Fields:
@@ -73,6 +74,13 @@ class Fields:
         found = self.value(name, default)
         if isinstance(found, bool) or not isinstance(found, int) or not 0 < found < _LARGEST:
             raise self.refused(name, found, "a whole number above 0")
+        return found
+
+    def n_layers(self, name: str) -> int:
+        """A number of layers."""
+        found = self.whole(name)
+        if found > _DEEPEST:
+            raise self.refused(name, found, f"at most {_DEEPEST} layers")
         return found
 
     def optional_whole(self, name: str) -> int | None:

@@ -79,7 +79,15 @@ def _tensors_of(
 ) -> tuple[Mapping[str, Sequence[Stored]], list[str]]:
     """The tensors by the layout that fits best, and patterns of those not needed besides."""
     there = set(source.names())
-    found = [stored_tensors(layout, config) for layout in family.layouts]
+    found: list[dict[str, list[Stored]]] = []
+    for layout in family.layouts:
+        try:
+            # Some may be missing, to be named in the error; many more are a lie.
+            found.append(stored_tensors(layout, config, at_most=2 * len(there) + 100))
+        except BlocklabError as error:
+            refusal = BlocklabError(f"{folder}: {error}")
+    if not found:
+        raise refusal
     if not any(name.startswith(family.prefix) for name in there):
         found = [_without_prefix(wanted, family.prefix) for wanted in found]
     wanted = min(found, key=lambda tensors: len(_names(tensors) - there))
@@ -116,7 +124,7 @@ def _without_prefix(wanted: Mapping[str, Sequence[Stored]], prefix: str) -> dict
 
 
 def _tokenizer(folder: Path, config: ModelConfig, notes: list[str]) -> Tokenizer | None:
-    if not (folder / TOKENIZER).exists():
+    if not (folder / TOKENIZER).is_file():
         notes.append(
             f"no {TOKENIZER} beside the weights: give token ids, or a tokenizer of its own"
         )

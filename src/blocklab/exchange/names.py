@@ -157,13 +157,17 @@ class Stack:
 _BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
-def stored_tensors(names: Names, config: ModelConfig) -> dict[str, list[Stored]]:
+def stored_tensors(
+    names: Names, config: ModelConfig, at_most: int | None = None
+) -> dict[str, list[Stored]]:
     """For every parameter of the model, by path, the tensors that make it up.
 
-    Raises BlocklabError where the table has no name for one.
+    Raises BlocklabError where the table has no name for one, or where there would be more than
+    `at_most` tensors: a lying configuration must not cost the time to list them.
     """
     layers = [config.layer(i) for i in range(config.n_layers)]
-    found = {}
+    found: dict[str, list[Stored]] = {}
+    n_stored = 0
     for path, spec in config.parameters().items():
         match = _BLOCK.match(path)
         index = int(match[1]) if match else None
@@ -173,7 +177,14 @@ def stored_tensors(names: Names, config: ModelConfig) -> dict[str, list[Stored]]
         if entry is None:
             raise BlocklabError(f"{path}: there is no name for it in this layout")
         layer = layers[index] if index is not None else None
-        found[path] = list(entry.stored(_place(spec, layer, index, config.d_model, leaf)))
+        found[path] = []
+        for stored in entry.stored(_place(spec, layer, index, config.d_model, leaf)):
+            n_stored += 1
+            if at_most is not None and n_stored > at_most:
+                raise BlocklabError(
+                    f"the configuration needs more than the {at_most} tensors that are there"
+                )
+            found[path].append(stored)
     return found
 
 

@@ -75,6 +75,8 @@ class SafetensorsFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        if not path.is_file():
+            raise BlocklabError(f"{path}: there is no such file")
         try:
             with path.open("rb") as file:
                 self._size = file.seek(0, 2)

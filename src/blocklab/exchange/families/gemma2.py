@@ -49,7 +49,7 @@ class Gemma2(GemmaLike):
         return super().gated(fields)
 
     def layers(self, fields: Fields) -> list[JsonObject]:
-        n_layers = fields.whole("num_hidden_layers")
+        n_layers = fields.n_layers("num_hidden_layers")
         sliding = sliding_layers(fields, n_layers, lambda i: self.slides(fields, i))
         return windows(fields, sliding, fields.whole("sliding_window", self.usual_window))
 

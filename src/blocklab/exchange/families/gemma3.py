@@ -59,7 +59,7 @@ class Gemma3Text(Gemma2):
 
     def layers(self, fields: Fields) -> list[JsonObject]:
         self.pattern(fields)
-        n_layers = fields.whole("num_hidden_layers")
+        n_layers = fields.n_layers("num_hidden_layers")
         stated = fields.whole("max_position_embeddings")
         local = self.local_positions(fields, stated).plain()
         sliding = sliding_layers(fields, n_layers, lambda i: self.slides(fields, i))

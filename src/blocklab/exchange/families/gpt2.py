@@ -54,7 +54,7 @@ class GPT2(Family):
     )
 
     def config(self, fields: Fields) -> ModelConfig:
-        d_model, n_layers = fields.whole("n_embd"), fields.whole("n_layer")
+        d_model, n_layers = fields.whole("n_embd"), fields.n_layers("n_layer")
         context_length = fields.whole("n_positions")
         n_heads = fields.whole("n_head")
         fields.expect("n_ctx", context_length)

@@ -61,7 +61,7 @@ class GPTNeoX(Family):
             "vocab_size": fields.whole("vocab_size"),
             "context_length": stretched_context(stated, positions),
             "d_model": fields.whole("hidden_size"),
-            "n_layers": fields.whole("num_hidden_layers"),
+            "n_layers": fields.n_layers("num_hidden_layers"),
             "tie_embeddings": fields.flag("tie_word_embeddings", False),
             "dropout": shared_dropout(fields, "attention_dropout", "hidden_dropout", default=0.0),
             "embedding": {"scale": 1.0},

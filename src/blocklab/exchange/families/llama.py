@@ -86,7 +86,7 @@ class LlamaLike(Family):
             "vocab_size": fields.whole("vocab_size"),
             "context_length": stretched_context(stated, positions),
             "d_model": d_model,
-            "n_layers": fields.whole("num_hidden_layers"),
+            "n_layers": fields.n_layers("num_hidden_layers"),
             "tie_embeddings": fields.flag("tie_word_embeddings", self.tied),
             "embedding": {"scale": self.embedding_scale(d_model)},
             "positions": positions,

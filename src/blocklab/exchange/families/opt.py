@@ -70,7 +70,7 @@ class OPT(Family):
             "vocab_size": fields.whole("vocab_size"),
             "context_length": fields.whole("max_position_embeddings"),
             "d_model": d_model,
-            "n_layers": fields.whole("num_hidden_layers"),
+            "n_layers": fields.n_layers("num_hidden_layers"),
             "tie_embeddings": fields.flag("tie_word_embeddings", True),
             "dropout": shared_dropout(fields, "dropout", "attention_dropout", default=0.0),
             "embedding": {"scale": 1.0},

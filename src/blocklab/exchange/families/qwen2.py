@@ -27,7 +27,7 @@ class Qwen2(LlamaLike):
         size = size if fields.flag("use_sliding_window", False) else None
         # A whole number, or 0: every layer slides.
         first = fields.number("max_window_layers", self.first_sliding)
-        n_layers = fields.whole("num_hidden_layers")
+        n_layers = fields.n_layers("num_hidden_layers")
         sliding = sliding_layers(fields, n_layers, lambda i: size is not None and i >= first)
         return windows(fields, sliding, size)
 

@@ -79,7 +79,7 @@ class Qwen3Moe(LlamaLike):
     def layers(self, fields: Fields) -> list[JsonObject]:
         step = fields.whole("decoder_sparse_step", 1)
         plain = fields.items("mlp_only_layers") or ()
-        n_layers = fields.whole("num_hidden_layers")
+        n_layers = fields.n_layers("num_hidden_layers")
         gated = self.gated(fields)
         dense = [i in plain or (i + 1) % step != 0 for i in range(n_layers)]
         if all(dense):

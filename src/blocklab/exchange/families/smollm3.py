@@ -19,7 +19,7 @@ class SmolLM3(LlamaLike):
     requires = GATED_ROTARY | {"block.placement": "pre"}
 
     def layers(self, fields: Fields) -> list[JsonObject]:
-        n_layers = fields.whole("num_hidden_layers")
+        n_layers = fields.n_layers("num_hidden_layers")
         turning = self.turning(fields, n_layers)
         still = exceptions("positions.kind", [None if t else "none" for t in turning], None)
         uses = fields.flag("use_sliding_window", False)
