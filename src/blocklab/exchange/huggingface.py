@@ -80,17 +80,18 @@ def _tensors_of(
     """The tensors by the layout that fits best, and patterns of those not needed besides."""
     there = set(source.names())
     found: list[dict[str, list[Stored]]] = []
+    refusal: BlocklabError | None = None
     for layout in family.layouts:
         try:
             # Some may be missing, to be named in the error; many more are a lie.
             found.append(stored_tensors(layout, config, at_most=2 * len(there) + 100))
         except BlocklabError as error:
             refusal = BlocklabError(f"{folder}: {error}")
-    if not found:
-        raise refusal
     if not any(name.startswith(family.prefix) for name in there):
         found = [_without_prefix(wanted, family.prefix) for wanted in found]
-    wanted = min(found, key=lambda tensors: len(_names(tensors) - there))
+    wanted = min(found, key=lambda tensors: len(_names(tensors) - there), default={})
+    if refusal is not None and not (wanted and _names(wanted) <= there):
+        raise refusal
     if not config.tie_embeddings:
         return wanted, []
     return wanted, _checked_tie(family, wanted, source, folder)

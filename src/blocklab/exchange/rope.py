@@ -132,7 +132,7 @@ def _yarn(f: Fields, context_length: int, before: int, factor: float) -> Yarn:
         beta_fast=f.number("beta_fast", 32.0),
         beta_slow=f.number("beta_slow", 1.0),
         amplitude=amplitude,
-        truncate=f.flag("truncate", True),
+        truncate=f.flag("truncate") if f.states("truncate") else True,
     )
 
 

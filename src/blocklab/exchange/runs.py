@@ -34,8 +34,9 @@ def load_run(folder: Path, dtype: torch.dtype | None) -> Loaded:
     spec = content.get("spec") if content is not None else None
     if not isinstance(spec, dict) or not isinstance(spec.get("model"), dict):
         raise BlocklabError(f"{record}: not a run's record; expected 'spec' with a 'model'")
+    stated = ModelConfig.parse(spec["model"], at=f"{record}: spec.model")
     source = SafetensorsFile(folder / WEIGHTS)
-    config = _with_rows(ModelConfig.parse(spec["model"], at=f"{record}: spec.model"), source)
+    config = _with_rows(stated, source)
     wanted = {
         path: [Stored(path, part.shape, lambda parameter: parameter)]
         for path, part in config.parameters().items()

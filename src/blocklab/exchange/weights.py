@@ -7,8 +7,10 @@ without storage, given its memory once, and filled in place: fused matrices from
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from blocklab.errors import BlocklabError
 from blocklab.exchange.json_file import read_json_object
@@ -109,6 +111,26 @@ def stored_dtype(wanted: Mapping[str, Sequence[Stored]], source: TensorSource) -
     return max(sizes, key=lambda dtype: sizes[dtype])
 
 
+class _NoFirstValues(TorchFunctionMode):
+    """Constructors draw nothing. Without storage there is nothing to draw into, and torch takes
+    most of a second to find that out for the first time."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _DRAWS or getattr(func, "__module__", None) == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
+
+
+_DRAWS = frozenset({torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_})
+
+
 def filled(
     config: ModelConfig,
     wanted: Mapping[str, Sequence[Stored]],
@@ -116,9 +138,10 @@ def filled(
     dtype: torch.dtype,
 ) -> Transformer:
     """The model of `config` in evaluation mode, with every weight from `source`."""
-    with torch.device("meta"):
+    with torch.device("meta"), _NoFirstValues():
         model = Transformer(config)
-    model = model.to(dtype).to_empty(device="cpu").eval()
+    # As `to_empty`, which would import a computer algebra system to find each shape.
+    model = model._apply(lambda p: torch.empty(p.shape, dtype=dtype, device="cpu")).eval()
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             for t in wanted[path]:

@@ -27,8 +27,9 @@ class SmolLM3(LlamaLike):
         sliding = sliding_layers(
             fields, n_layers, lambda i: uses and size is not None and not turning[i]
         )
-        if not uses:
-            sliding = [False] * n_layers
+        if any(sliding) and not uses:
+            # Whether the window then acts depends on how attention is computed.
+            raise fields.refused("use_sliding_window", False, "true, as layer_types says")
         return still + windows(fields, sliding, size)
 
     def turning(self, fields: Fields, n_layers: int) -> list[bool]:
