@@ -18,7 +18,14 @@ import torch
 
 import blocklab as bl
 from blocklab.exchange.tensor_file import SafetensorsFile
-from tests.exchange.folders import llama_tensors, write_config, write_llama, write_sharded
+from tests.exchange import gguf_files
+from tests.exchange.folders import (
+    LLAMA,
+    llama_tensors,
+    write_config,
+    write_llama,
+    write_sharded,
+)
 
 
 def refusal(folder: Path) -> str:
@@ -131,6 +138,70 @@ def test_tensors_that_begin_at_odd_bytes_are_read_all_the_same(tmp_path: Path) -
     assert file.tensor("b").tolist() == [4.0, 5.0]
 
 
+def _string(text: bytes) -> bytes:
+    return struct.pack("<Q", len(text)) + text
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"GGUF", "ends after 4 bytes"),
+        (b"GGML" + bytes(40), "begins with"),
+        (struct.pack("<4sIQQ", b"GGUF", 1, 0, 0), "version 1"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 2**60, 0), "claims"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 0, 2**60), "claims"),
+        (struct.pack("<4sIQQ", b"GGUF", 3, 0, 9999), "buffer"),
+        (struct.pack("<4sIQQQ", b"GGUF", 3, 0, 1, 2**62), "does not fit"),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 0, 1)
+            + _string(b"k")
+            + struct.pack("<IIQ", 9, 8, 2**40),
+            "does not fit",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 0, 1)
+            + _string(b"k")
+            + struct.pack("<IIQ", 9, 4, 2**40),
+            "does not fit",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 0, 1)
+            + _string(b"k")
+            + struct.pack("<IIQ", 9, 9, 2**40),
+            "not implemented",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 1, 0)
+            + _string(b"t")
+            + struct.pack("<IQQIQ", 2, 2**39, 2**39, 0, 0),
+            "ends at byte",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 1, 0)
+            + _string(b"t")
+            + struct.pack("<IQIQ", 1, 8, 0, 2**63),
+            "ends at byte",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 1, 0)
+            + _string(b"t")
+            + struct.pack("<IQIQ", 9, 8, 0, 0),
+            "dimensions",
+        ),
+        (
+            struct.pack("<4sIQQ", b"GGUF", 3, 1, 0)
+            + _string(b"t")
+            + struct.pack("<IQIQ", 1, 8, 9999, 0),
+            "unknown type",
+        ),
+    ],
+)
+def test_a_gguf_header_that_lies_is_refused(tmp_path: Path, content: bytes, reason: str) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(content)
+    assert reason in refusal(path)
+
+
 # Fuzzing
 
 
@@ -171,17 +242,33 @@ def _with_tokenizer(folder: Path) -> Path:
     return folder
 
 
+def _gguf(folder: Path) -> Path:
+    pytest.importorskip("gguf")
+    folder.mkdir()
+    said = {
+        "model": "gpt2",
+        "tokens": ["a", "b", "ab", "<s>"],
+        "token_type": [1, 1, 1, 3],
+        "merges": ["a b"],
+        "eos_token_id": 3,
+    }
+    more = {f"tokenizer__ggml__{key}": value for key, value in said.items()}
+    return gguf_files.write(folder / "model.gguf", llama_tensors(), LLAMA, **more)
+
+
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "safetensors": write_llama,
     "shards": write_sharded,
     "pickle": _pickled,
     "tokenizer": _with_tokenizer,
+    "gguf": _gguf,
 }
 
 
-def _fuzz(folder: Path, seed: int) -> Iterator[tuple[str, float]]:
+def _fuzz(source: Path, seed: int) -> Iterator[tuple[str, float]]:
     """Endless damage to a whole checkpoint: what was done, and how long loading took."""
     rng = random.Random(seed)
+    folder = source if source.is_dir() else source.parent
     files = {path: path.read_bytes() for path in sorted(folder.iterdir())}
     while True:
         path = rng.choice(list(files))
@@ -189,11 +276,11 @@ def _fuzz(folder: Path, seed: int) -> Iterator[tuple[str, float]]:
         path.write_bytes(damaged)
         began = time.monotonic()
         try:
-            bl.load(folder)
+            bl.load(source)
         except bl.BlocklabError:
             pass
         except BaseException as error:
-            (folder / "failing").write_bytes(damaged)
+            (folder / f"failing-{path.name}").write_bytes(damaged)
             raise AssertionError(f"{path.name}: {type(error).__name__}: {error}") from error
         yield path.name, time.monotonic() - began
         path.write_bytes(files[path])
