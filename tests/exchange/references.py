@@ -203,15 +203,48 @@ _OWN_SIZES["GPTNeoX"] = {k: v for k, v in _SMALL.items() if k != "num_key_value_
 _MODELS = {"GPT2": "GPT2LMHeadModel", "Gemma3Text": "Gemma3ForCausalLM"}
 
 
+def is_newer() -> bool:
+    """Whether this is a transformers that states rotations in one place."""
+    import transformers
+
+    return int(transformers.__version__.split(".")[0]) >= 5
+
+
+def choose_exact_experts(config: Any) -> None:
+    """Of the ways to compute experts that newer versions have, the one that knows float64."""
+    if is_newer():
+        config._experts_implementation = "eager"
+
+
+def older(changes: dict[str, Any]) -> dict[str, Any]:
+    """The same with the rotation stated as older versions do."""
+    said = dict(changes)
+    rope = dict(said.pop("rope_parameters", {}))
+    if "full_attention" in rope:
+        said["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+        rope = dict(rope["full_attention"])
+    for name in ("rope_theta", "partial_rotary_factor"):
+        if name in rope:
+            said[name] = rope.pop(name)
+    if "partial_rotary_factor" in said and "use_parallel_residual" in said:
+        said["rotary_pct"] = said["partial_rotary_factor"]  # GPT-NeoX's word for it
+    if rope.get("rope_type", "default") != "default":
+        said["rope_scaling"] = rope
+    if rope.get("rope_type") == "longrope":
+        rope["type"] = rope.pop("rope_type")
+    return said
+
+
 def reference(name: str, seed: int = 0) -> Any:
     """The case's model in float64 and evaluation mode, no parameter left at 0 or 1."""
     import transformers
 
     family, changes = CASES[name]
     sizes = _OWN_SIZES[family] | _NO_TOKENS if family in _OWN_SIZES else _SMALL
+    changes = changes if is_newer() else older(changes)
     config = getattr(transformers, f"{family}Config")(**(sizes | changes))
     config._attn_implementation = "eager"  # the only one that caps scores
-    config._experts_implementation = "eager"  # the only one in float64
+    choose_exact_experts(config)
     model_class = getattr(transformers, _MODELS.get(family, f"{family}ForCausalLM"))
     model = model_class(config).double().eval()
     generator = torch.Generator().manual_seed(seed)

@@ -7,6 +7,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 
 import blocklab as bl
@@ -310,3 +311,20 @@ def test_a_tokenizer_that_marks_beginnings_says_so(tmp_path: Path) -> None:
     write_llama(tmp_path)
     (tmp_path / "tokenizer.json").write_text(json.dumps(definition))
     assert bl.load(tmp_path).start_ids == (0,)
+
+
+def test_the_first_gpt2_files_load(tmp_path: Path) -> None:
+    """Their names have no prefix, and the causal mask lies between the weights."""
+    model = bl.Transformer(
+        bl.presets.gpt2(d_model=16, n_layers=2, n_heads=2, vocab_size=19, context_length=16), seed=0
+    ).eval()
+    bl.export_huggingface(model, tmp_path / "new")
+    tensors = safetensors.torch.load_file(tmp_path / "new" / "model.safetensors")
+    tensors = {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
+    for i in range(2):
+        tensors[f"h.{i}.attn.bias"] = torch.ones(1, 1, 16, 16).tril()
+        tensors[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
+    (tmp_path / "old").mkdir()
+    safetensors.torch.save_file(tensors, tmp_path / "old" / "model.safetensors")
+    (tmp_path / "old" / "config.json").write_text((tmp_path / "new" / "config.json").read_text())
+    assert torch.equal(bl.load(tmp_path / "old").model(TOKENS), model(TOKENS))

@@ -13,7 +13,14 @@ NEUTRAL = frozenset(
         # what the file is and who wrote it
         *("_name_or_path", "architectures", "auto_map", "model_type", "transformers_version"),
         *("dtype", "torch_dtype", "_attn_implementation_autoset", "attn_implementation"),
-        *("_attn_implementation", "tokenizer_class", "license", "language", "tags"),
+        *(
+            "ignore_keys_at_rope_validation",
+            "_attn_implementation",
+            "tokenizer_class",
+            "license",
+            "language",
+            "tags",
+        ),
         # how it is called, not what it computes
         *("use_cache", "cache_implementation", "return_dict", "torchscript", "use_bfloat16"),
         *("output_attentions", "output_hidden_states", "output_router_logits", "output_scores"),

@@ -105,6 +105,9 @@ def _scaling(f: Fields, context_length: int, original: int | None) -> RotaryScal
         )
     factor = f.number("factor", context_length / before)
     if kind == "longrope":
+        if original is None:
+            # Versions of transformers disagree about where the original context then stands.
+            raise f.refused("rope_type", "longrope", "another: only Phi-3 defines it")
         return LongRope(
             short=f.numbers("short_factor"),
             long=f.numbers("long_factor"),

@@ -43,6 +43,13 @@ class Phi3(LlamaLike):
     def feed_forward(self, fields: Fields) -> JsonObject:
         return self.gated(fields)
 
+    def describe(self, config: ModelConfig) -> JsonObject:
+        said = super().describe(config)
+        scaling = self.rotary_of(config).scaling
+        if isinstance(scaling, LongRope):
+            said["rope_scaling"] = _described(scaling, config.context_length)
+        return said
+
     def also(self, config: ModelConfig, block: Any) -> JsonObject:
         positions = self.rotary_of(config)
         scaling = positions.scaling
@@ -53,5 +60,17 @@ class Phi3(LlamaLike):
             "original_max_position_embeddings": before or config.context_length,
             "resid_pdrop": 0.0,
             "embd_pdrop": 0.0,
-            "pad_token_id": None,
         }
+
+
+def _described(scaling: LongRope, context_length: int) -> JsonObject:
+    """The three fields that older readers accept, and a fourth only where it does not follow."""
+    said: JsonObject = {
+        "type": "longrope",
+        "short_factor": list(scaling.short),
+        "long_factor": list(scaling.long),
+    }
+    usual = scaling.model_copy(
+        update={"amplitude": None, "factor": context_length / scaling.original_context}
+    )
+    return said if usual.size() == scaling.size() else said | {"attention_factor": scaling.size()}
