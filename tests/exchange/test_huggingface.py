@@ -178,6 +178,17 @@ def test_fields_that_change_no_logit_may_say_anything(tmp_path: Path, name: str)
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "harmless", "other"),
+    [("rope_interleaved", False, True), ("is_llama_config", True, False)],
+)
+def test_a_field_of_some_releases_is_accepted_where_it_changes_nothing(
+    tmp_path: Path, name: str, harmless: bool, other: bool
+) -> None:
+    bl.load(write_llama(tmp_path / "a", **{name: harmless}))
+    assert name in refusal(write_llama(tmp_path / "b", **{name: other}))
+
+
 def test_code_that_comes_along_is_not_run_and_that_is_said(tmp_path: Path) -> None:
     write_llama(tmp_path, auto_map={"AutoModelForCausalLM": "evil.Model"})
     (tmp_path / "evil.py").write_text("raise SystemExit('ran')")

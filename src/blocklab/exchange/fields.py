@@ -21,10 +21,16 @@ NEUTRAL = frozenset(
             "language",
             "tags",
         ),
+        *("transformers.js_config", "unsloth_fixed", "unsloth_version"),
         # how it is called, not what it computes
         *("use_cache", "cache_implementation", "return_dict", "torchscript", "use_bfloat16"),
         *("output_attentions", "output_hidden_states", "output_router_logits", "output_scores"),
-        *("gradient_checkpointing", "return_dict_in_generate", "keys_to_ignore_at_inference"),
+        *(
+            "output_past",
+            "gradient_checkpointing",
+            "return_dict_in_generate",
+            "keys_to_ignore_at_inference",
+        ),
         *("max_length", "min_length", "do_sample", "temperature", "top_k", "top_p", "num_beams"),
         *("typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
         *("early_stopping", "num_beam_groups", "diversity_penalty", "num_return_sequences"),
@@ -36,7 +42,15 @@ NEUTRAL = frozenset(
         # first values, which a checkpoint replaces
         *("initializer_range", "init_std", "initializer_factor"),
         # heads for other tasks than language modelling
-        *("id2label", "label2id", "num_labels", "problem_type", "finetuning_task", "prefix"),
+        *(
+            "id2label",
+            "label2id",
+            "num_labels",
+            "_num_labels",
+            "problem_type",
+            "finetuning_task",
+            "prefix",
+        ),
         *("task_specific_params", "classifier_dropout", "summary_activation", "summary_type"),
         *("summary_first_dropout", "summary_proj_to_labels", "summary_use_proj"),
         # memory and speed of one matrix product

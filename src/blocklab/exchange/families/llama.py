@@ -184,3 +184,10 @@ class Llama(LlamaLike):
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
+
+    def attention(self, fields: Fields) -> JsonObject:
+        # What some releases add: that they are plain Llamas, and a length that no one reads.
+        fields.expect("rope_interleaved", False)
+        fields.expect("is_llama_config", True)
+        fields.ignore("max_sequence_length")
+        return super().attention(fields)

@@ -63,6 +63,7 @@ class OPT(Family):
         fields.expect("word_embed_proj_dim", d_model)
         fields.expect("layer_norm_elementwise_affine", True)
         fields.only_in_training("layerdrop")
+        fields.only_in_training("activation_dropout")
         before = fields.flag("do_layer_norm_before", True)
         removed = fields.flag("_remove_final_layer_norm", False)
         bias = fields.flag("enable_bias", True)

@@ -36,6 +36,11 @@ class Phi3(LlamaLike):
 
     def attention(self, fields: Fields) -> JsonObject:
         fields.expect("attention_bias", False)
+        # What Phi-4-mini says of variants that it is not.
+        fields.expect("full_attn_mod", 1)
+        fields.expect("interpolate_factor", 1)
+        fields.expect("lm_head_bias", False)
+        fields.expect("mlp_bias", False)
         fields.only_in_training("resid_pdrop")
         fields.ignore("embd_pdrop")  # never applied
         return {"qkv_bias": False, "out_bias": False, "window": window(fields, None)}

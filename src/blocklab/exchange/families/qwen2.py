@@ -17,6 +17,7 @@ class Qwen2(LlamaLike):
     first_sliding: ClassVar[int] = 28
 
     def attention(self, fields: Fields) -> JsonObject:
+        fields.expect("use_mrope", False)
         return {"qkv_bias": True, "out_bias": False}
 
     def feed_forward(self, fields: Fields) -> JsonObject:

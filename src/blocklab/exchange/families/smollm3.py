@@ -21,6 +21,7 @@ class SmolLM3(LlamaLike):
     def layers(self, fields: Fields) -> list[JsonObject]:
         n_layers = fields.n_layers("num_hidden_layers")
         turning = self.turning(fields, n_layers)
+        fields.ignore("max_window_layers")  # layer_types says it
         still = exceptions("positions.kind", [None if t else "none" for t in turning], None)
         uses = fields.flag("use_sliding_window", False)
         size = fields.optional_whole("sliding_window")
