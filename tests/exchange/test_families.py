@@ -72,3 +72,17 @@ def test_what_is_exported_is_read_back_as_it_was(tmp_path: Path, name: str) -> N
     assert torch.equal(ours(ids()), again(ids()))
     described = json.loads((tmp_path / "ours" / "config.json").read_text())
     assert described["torch_dtype"] == "float64"
+
+
+@pytest.mark.parametrize(
+    "name", ["qwen2 sliding", "qwen2", "gemma2", "gemma3", "smollm3", "smollm3 sliding"]
+)
+def test_the_rule_from_before_layers_were_listed_gives_the_same(tmp_path: Path, name: str) -> None:
+    """Transformers lists the types by the same rule where a configuration does not."""
+    save(reference(name), tmp_path)
+    path = tmp_path / "config.json"
+    described = json.loads(path.read_text())
+    listed = bl.load(tmp_path).model.config
+    assert described.pop("layer_types")
+    path.write_text(json.dumps(described))
+    assert bl.load(tmp_path).model.config == listed
