@@ -163,8 +163,9 @@ class Transformer(nn.Module):
         Some rotary scalings turn every key anew as the sequence grows. Where padding hides how
         long each sequence is, the answer is yes only when no length matters.
         """
-        parts = {id(p): p for p in map(self._positions_of, range(len(self.blocks)))}
-        return all(p.keys_stay(0 if padded else start, end) for p in parts.values())
+        known = 0 if padded else start
+        parts = (self.positions, *self.layer_positions.values())
+        return all(isinstance(p, Positions) and p.keys_stay(known, end) for p in parts)
 
     def _positions_of(self, index: int) -> Positions:
         own = str(index)
