@@ -72,6 +72,17 @@ def test_the_router_decides_in_float32_under_half_precision() -> None:
     assert routing[0].chosen.tolist() == [0.0, 1.0]
 
 
+def test_the_router_decides_in_float32_where_products_are_taken_in_half_precision() -> None:
+    experts = built(n_active=2).float()
+    x = torch.randn(50, D)
+    with watched_routing() as routing:
+        experts(x)
+        with torch.autocast("cpu", torch.bfloat16):
+            y = experts(x)
+    assert y.dtype == torch.float32
+    assert torch.equal(routing[0].probabilities, routing[1].probabilities)
+
+
 def test_an_idle_expert_has_a_gradient_of_zero_and_not_none() -> None:
     experts = built(n_active=1)
     with torch.no_grad():

@@ -167,9 +167,11 @@ class Experts(nn.Module):
         return y + shared
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        logits: Tensor = self.router(rows)  # (N, n_experts)
-        wide = logits if logits.dtype == torch.float64 else logits.float()
-        probabilities = wide.softmax(-1)
+        wide = rows if rows.dtype == torch.float64 else rows.float()
+        # Autocast would round the logits, and what is nearly a tie decides who is trained.
+        with torch.autocast(rows.device.type, enabled=False):
+            logits = F.linear(wide, self.router.weight.to(wide.dtype))  # (N, n_experts)
+        probabilities = logits.softmax(-1)
         weights, chosen = probabilities.topk(self.n_active, dim=-1)
         watching = _watched.get()
         if watching is not None:
