@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from blocklab import inspect as inspect
     from blocklab import parts as parts
+    from blocklab.comparison.compare import compare as compare
     from blocklab.data.tokenizer import load_tokenizer as load_tokenizer
     from blocklab.errors import BlocklabError as BlocklabError
     from blocklab.exchange.export import export_huggingface as export_huggingface
@@ -33,6 +34,7 @@ _PUBLIC = {
     "Trainer": "blocklab.training.trainer:Trainer",
     "TrainingConfig": "blocklab.training.config:TrainingConfig",
     "Transformer": "blocklab.model.transformer:Transformer",
+    "compare": "blocklab.comparison.compare:compare",
     "count": "blocklab.model.count:count",
     "export_huggingface": "blocklab.exchange.export:export_huggingface",
     "generate": "blocklab.generation.sampler:generate",

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from blocklab.report.html import write_report
 from blocklab.study.results import Arm, RunResult, StudyResult
-from blocklab.study.runner import Say, Watcher, train_study
+from blocklab.study.runner import Watcher, train_study
 from blocklab.study.study import Study
+from blocklab.study.timing import Say
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from blocklab.cli import main
-
-TEXT = " ".join(f"{i} and {i * i} are two numbers." for i in range(2000))
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
 
 @pytest.fixture
 def study(text, tmp_path):
@@ -48,18 +32,6 @@ budgets: {{quick: {{seeds: 1}}}}
         encoding="utf-8",
     )
     return path
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["blocklab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return call
 
 
 def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path):
@@ -134,6 +106,57 @@ def test_a_study_with_nuisances_says_on_what_it_depends(run, study, tmp_path):
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "initialization normal (std 0.02)" in page
     assert "initialization fan_in" in page
+
+
+def test_a_ladder_is_trained_reported_and_told_in_the_plan(run, study, tmp_path):
+    text = study.read_text(encoding="utf-8")
+    study.write_text(text + "ladder: {tokens: [0.5], sizes: [{d_model: 48}]}\n", encoding="utf-8")
+    out = tmp_path / "out"
+    code, said, _ = run("plan", study, "--out", out)
+    assert code == 0
+    assert "ladder: again at 0.5 of the tokens" in said
+    assert "ladder: again at d_model 48" in said
+    assert "seen: other modules: blocks.*.norm.attention" in said
+    code, said, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    assert "tokens: exploratory" in said and "parameters: exploratory" in said
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    by_rung = {rung: sum(row["rung"] == rung for row in rows) for rung in {r["rung"] for r in rows}}
+    assert by_rung == {"": 12, "0.5 of the tokens": 8, "d_model 48": 8}
+    page = (out / "report.html").read_text(encoding="utf-8")
+    assert "With more tokens" in page and "With more parameters" in page
+    assert "Checked before training" in page
+    assert run("report", out)[1] == said
+
+
+@pytest.mark.slow
+def test_two_looks_end_where_nothing_is_open(run, study, tmp_path):
+    text = study.read_text(encoding="utf-8").replace("search: false", "search: true\ndelta: 0.5")
+    study.write_text(text.replace("seeds: 2", "seeds: two-look"), encoding="utf-8")
+    out = tmp_path / "out"
+    code, said, _ = run("ablate", study, "--out", out)
+    assert code == 0
+    rows = list(csv.DictReader((out / "results.csv").open()))
+    assert max(int(row["seed"]) for row in rows) == (10 if "96" in said else 5)
+    before = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+    assert run("ablate", study, "--out", out)[:2] == (0, said)
+    assert before == {p: p.stat().st_mtime_ns for p in out.glob("runs/*/*")}
+    code, _, error = run("ablate", study, "--out", out, "--seeds", 12)
+    assert code == 2
+    assert "how often the study looks" in error
+
+
+def test_widths_solved_by_time_are_kept_by_the_folder(run, study, tmp_path):
+    study.write_text(study.read_text(encoding="utf-8") + "match: time\n", encoding="utf-8")
+    out = tmp_path / "out"
+    code, _, error = run("ablate", study, "--out", out, "--budget", "quick")
+    assert code == 0
+    assert "ms a step" in error
+    before = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/run.json")}
+    code, _, error = run("ablate", study, "--out", out, "--budget", "quick")
+    assert code == 0
+    assert "ms a step" not in error
+    assert before == {p: p.stat().st_mtime_ns for p in out.glob("runs/*/run.json")}
 
 
 def test_runs_do_not_depend_on_the_number_of_workers(run, study, tmp_path):

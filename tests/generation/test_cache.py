@@ -49,6 +49,35 @@ def test_what_is_appended_comes_back_after_what_was_there() -> None:
     assert torch.equal(all_values, values)
 
 
+WINDOWED = CONFIG.with_changes({"blocks.1.attention.window": 3})
+
+
+def test_a_windowed_layer_holds_its_window_and_no_more() -> None:
+    cache = KeyValueCache(WINDOWED, batch_size=1, capacity=8)
+    assert cache.layer(0).keys.shape == (1, 2, 8, 8)
+    assert cache.layer(1).keys.shape == (1, 2, 3, 8)
+    assert KeyValueCache(WINDOWED, batch_size=1, capacity=2).layer(1).keys.shape == (1, 2, 2, 8)
+
+
+@pytest.mark.parametrize("chunks", [[1] * 8, [8], [2, 1, 1, 4], [5, 1, 2], [3, 3, 2], [1, 7]])
+def test_a_ring_gives_each_query_its_window_in_the_order_it_says(chunks: list[int]) -> None:
+    cache = KeyValueCache(WINDOWED, batch_size=1, capacity=8)
+    numbers = torch.arange(8.0).view(1, 1, 8, 1).expand(1, 2, 8, 8)
+    start = 0
+    for n in chunks:
+        new = numbers[:, :, start : start + n]
+        keys, values = cache.layer(1).extend(new, -new)
+        cache.advance(n)
+        start += n
+        seen = keys[0, 0, :, 0].int().tolist()
+        assert torch.equal(keys, -values)
+        if n == 1:
+            expected = range(max(0, start - 3), start)
+            assert seen == sorted(expected, key=lambda slot: slot % len(expected))
+        else:
+            assert seen == list(range(max(0, start - n - 2), start))
+
+
 def test_one_token_too_many_is_refused_by_number() -> None:
     model = bl.Transformer(CONFIG).eval()
     cache = KeyValueCache.of(model, batch_size=1, capacity=5)

@@ -12,6 +12,7 @@ from blocklab.report.drawing import inline, to_png, to_svg
 from blocklab.report.palette import styles
 
 from .factory import modern_block, study
+from .test_blocks import seen
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -30,6 +31,7 @@ def many_arms():
 
 STUDIES = {
     "quick": modern_block(),
+    "looked into": seen(),
     "five seeds": modern_block(5, (3e-3, 1e-2, 3e-2)),
     "one run each": study({"m": {(0, 1e-2): 3.5}, "other": {(0, 1e-2): 3.4}}),
     "many arms": many_arms(),
@@ -43,8 +45,14 @@ def drawn(request):
 
 
 def test_a_description_is_valid_vega_lite():
-    made = charts(STUDIES["five seeds"])
-    assert [c.name for c in made] == ["effects", "learning-rates", "training-loss", "gradient-norm"]
+    made = charts(STUDIES["looked into"])
+    assert [c.name for c in made] == [
+        "effects",
+        "learning-rates",
+        "training-loss",
+        "gradient-norm",
+        "gradient-by-block",
+    ]
     for chart in made:
         for spec in (chart.wide, chart.narrow):
             altair.Chart.from_dict(_in_short(spec), validate=True)

@@ -77,7 +77,7 @@ def test_slack_of_every_rung_opens_the_slope_by_its_weight():
 def test_the_words(effects, word):
     found = trend(ladder(*effects), SEEDS)
     assert found.word == word
-    assert found.sentence.startswith(word)
+    assert found.sentence().startswith(word)
     turned = trend(ladder(*(-e for e in effects)), SEEDS)
     assert turned.word == word
 
@@ -96,17 +96,17 @@ def test_a_resolved_slope_between_unsure_ends_neither_grows_nor_fades():
 
 def test_the_sentence_speaks_of_tenfold_sizes_and_both_ends():
     found = trend([rung(1, 0.01), rung(10, 0.02), rung(100, 0.03)], SEEDS)
-    assert "grows (+0.0100 for ten times the size" in found.sentence
-    assert "first +0.0100" in found.sentence and "last +0.0300" in found.sentence
+    assert "grows (+0.0100 for ten times the size" in found.sentence()
+    assert "first +0.0100" in found.sentence() and "last +0.0300" in found.sentence()
 
 
 def test_a_rung_that_cannot_be_used_leaves_no_trend_and_says_which():
     lost = rung(1.6e7, 0.05, undecided="rate at the grid's edge")
     found = trend([*ladder(0.01, 0.03), lost], SEEDS)
-    assert found.sentence == "no trend resolved: size 1.6e+07: rate at the grid's edge"
+    assert found.sentence() == "no trend resolved: size 1.6e+07: rate at the grid's edge"
     gone = Rung(1.6e7, {1: 0.1, 2: 0.1, 3: 0.1, 4: None, 5: math.nan})
     found = trend([*ladder(0.01, 0.03), gone], SEEDS)
-    assert found.sentence == "no trend resolved: size 1.6e+07: too few complete pairs"
+    assert found.sentence() == "no trend resolved: size 1.6e+07: too few complete pairs"
     one_gone = Rung(1.6e7, {**lost.differences, 5: None})
     assert trend([*ladder(0.01, 0.03), one_gone], SEEDS).rungs[-1].n == 4
 
@@ -114,7 +114,7 @@ def test_a_rung_that_cannot_be_used_leaves_no_trend_and_says_which():
 def test_under_five_seeds_it_only_explores():
     found = trend(ladder(0.01, 0.02, 0.03), range(1, 4))
     assert found.word == "exploratory"
-    assert not any(word in found.sentence for word in ("grows", "fades", "flips", "resolved"))
+    assert not any(word in found.sentence() for word in ("grows", "fades", "flips", "resolved"))
 
 
 def test_one_size_is_no_ladder():

@@ -172,7 +172,7 @@ def rate(place):
 def shipped_arm(studies, study, arm):
     """The search seed's losses through `next_rates`, then the reporting seeds' through `tuned`."""
     known = {}
-    while (decision := next_rates(known, DELTA, GRID)).kind == "try":
+    while (decision := next_rates(known, DELTA / 2, GRID)).kind == "try":
         for asked in decision.rates:
             place = round(math.log(asked / GRID[1], STEP) * FINEST)
             known[asked] = studies.search[study, arm, place + REACH * FINEST]

@@ -27,7 +27,7 @@ GRID = (1e-3, 3e-3, 9e-3)
 def searched(loss_of, delta=DELTA, grid=GRID):
     """Runs the search to its end; the decision and the rates in the order they were asked for."""
     known = {}
-    while (decision := next_rates(known, delta, grid)).kind == "try":
+    while (decision := next_rates(known, delta / 2, grid)).kind == "try":
         assert not set(decision.rates) & set(known)
         known.update({rate: loss_of(rate) for rate in decision.rates})
     return decision, list(known)
@@ -152,7 +152,7 @@ def test_a_curve_that_never_flattens_is_reported_with_the_slack_it_has():
 
 def test_a_rate_of_another_grid_is_refused():
     with pytest.raises(BlocklabError, match=r"0\.0012"):
-        next_rates({1.2e-3: 3.0}, DELTA, GRID)
+        next_rates({1.2e-3: 3.0}, DELTA / 2, GRID)
 
 
 @given(st.floats(1e-4, 5e-2), st.floats(0.001, 3), st.floats(0, 0.05), st.integers(0, 1000))

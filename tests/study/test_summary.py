@@ -9,7 +9,7 @@ from blocklab.study.summary import best_rate, edge, rate_points, summarised
 from tests.study.test_study import TEXT, minimal
 
 
-def run(arm, seed, rate, loss):
+def run(arm, seed, rate, loss, rung=""):
     return RunResult(
         id=f"{arm}{seed}{rate}",
         arm=arm,
@@ -28,6 +28,7 @@ def run(arm, seed, rate, loss):
         peak_memory=1,
         curve=(),
         validation_curve=(),
+        rung=rung,
     )
 
 

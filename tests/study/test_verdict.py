@@ -7,16 +7,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
+from blocklab.study.looks import first_look, second_look
 from blocklab.study.statistics import fisher, holm, paired
 from blocklab.study.verdict import (
     ArmEvidence,
     Divergence,
     Verdict,
     enough_pairs,
-    first_look,
     needs_second_look,
     placebo,
-    second_look,
     verdicts,
 )
 

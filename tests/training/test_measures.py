@@ -8,11 +8,14 @@ import torch.nn.functional as F
 from torch import nn
 
 import blocklab as bl
+from blocklab.training.config import TrainingConfig
+from blocklab.training.inspection import growth_per_block
 from blocklab.training.measures import (
     _largest_product,
     gradient_norm_by_block,
     measure_stream,
-    measuring_updates,
+    update_ratios,
+    weights_by_block,
 )
 from blocklab.training.trainer import Trainer
 
@@ -50,16 +53,20 @@ def test_rms_is_that_of_every_value_of_the_stream():
     expected = [math.sqrt(float((x**2).mean())) for x in streams(made, batch)]
     assert measured.rms == pytest.approx(expected)
     assert len(measured.rms) == 4
-    assert measured.growth == pytest.approx((expected[3] / expected[0]) ** (1 / 3))
-    assert measure_stream(model(**{"block.placement": "post"}), batch).growth == pytest.approx(
-        1.0, abs=0.05
-    )
+    assert growth_per_block(measured.rms) == pytest.approx((expected[3] / expected[0]) ** (1 / 3))
+    after_norms = measure_stream(model(**{"block.placement": "post"}), batch)
+    assert growth_per_block(after_norms.rms) == pytest.approx(1.0, abs=0.05)
 
 
-def test_log_z_is_that_of_the_logits():
+def test_similarity_is_the_mean_cosine_over_pairs_of_different_positions():
     made, batch = model(), tokens()
-    expected = made.eval()(batch).double().exp().sum(-1).log().mean().item()
-    assert measure_stream(made, batch).log_z == pytest.approx(expected, rel=1e-5)
+    expected = []
+    for stream in streams(made, batch)[1:]:
+        cosines = F.cosine_similarity(stream[:, :, None], stream[:, None], dim=-1)  # (B, T, T)
+        different = ~torch.eye(stream.shape[1], dtype=torch.bool)
+        expected.append(float(cosines[:, different].mean()))
+    assert measure_stream(made, batch).position_similarity == pytest.approx(expected, abs=1e-5)
+    assert measure_stream(made, batch[:, :1]).position_similarity == (None, None, None)
 
 
 def scores_by_hand(made, batch, block, window=None):
@@ -147,10 +154,12 @@ def test_gradient_norms_by_block_add_up_to_the_whole():
 def test_an_update_is_weighed_against_the_weights_before_it():
     made = model(**{"head.bias": True})
     before = {name: p.detach().clone() for name, p in made.named_parameters()}
-    with measuring_updates(made) as ratios, torch.no_grad():
+    held = weights_by_block(made)
+    with torch.no_grad():
         for p in made.blocks[0].parameters():
             p.mul_(1.25)
         made.embedding.weight += 1.0
+    ratios = update_ratios(made, held)
     assert ratios["blocks.0"] == pytest.approx(0.25)
     assert ratios["blocks.1"] == 0.0
     ones = torch.ones_like(before["embedding.weight"])
@@ -162,40 +171,42 @@ def test_weights_that_were_all_zero_have_no_ratio():
     layer = nn.Sequential(nn.Linear(2, 2))
     nn.init.zeros_(layer[0].weight)
     nn.init.zeros_(layer[0].bias)
-    with measuring_updates(layer) as ratios, torch.no_grad():
+    held = weights_by_block(layer)
+    with torch.no_grad():
         layer[0].weight += 1
-    assert ratios == {}
+    assert update_ratios(layer, held) == {}
 
 
-def steps(measured):
-    """Losses of a run with dropout, and its weights; measured at every step or not at all."""
-    config = model(dropout=0.2).config
+def trained(inspect_every):
+    """Steps of a run with dropout and clipping, and its weights."""
     trainer = Trainer(
-        config, corpus=torch.randint(VOCABULARY, (2000,)), batch_size=4, learning_rate=1e-2, seed=3
+        model(dropout=0.2).config,
+        corpus=torch.randint(VOCABULARY, (2000,), generator=torch.Generator().manual_seed(5)),
+        training=TrainingConfig(inspect_every=inspect_every, steps=5, clip=0.5),
+        batch_size=4,
+        learning_rate=1e-2,
+        seed=3,
     )
-    losses = []
-    for step in range(4):
-        if measured:
-            inputs, _ = trainer.windows.batch(step)
-            before = trainer.model(inputs), trainer.model.training
-            with torch.random.fork_rng(devices=[]):
-                measure_stream(trainer.model, inputs)
-            gradient_norm_by_block(trainer.model)
-            assert trainer.model.training is before[1]
-            with measuring_updates(trainer.model):
-                losses.append(trainer.step())
-        else:
-            losses.append(trainer.step())
-    return losses, torch.cat([p.detach().flatten() for p in trainer.model.parameters()])
+    steps = trainer.run().metrics
+    return steps, torch.cat([p.detach().flatten() for p in trainer.model.parameters()]), trainer
 
 
-def test_measuring_changes_no_bit_of_a_run():
-    torch.manual_seed(0)
-    plain, weights = steps(False)
-    torch.manual_seed(0)
-    watched, same = steps(True)
-    assert watched == plain
+def test_looking_into_a_run_changes_no_bit_of_it():
+    plain, weights, unwatched = trained(None)
+    watched, same, watching = trained(1)
+    assert [step.train_loss for step in watched] == [step.train_loss for step in plain]
     assert torch.equal(same, weights)
+    assert unwatched.inspect_seconds == 0 < watching.inspect_seconds < watching.train_seconds
+
+
+def test_a_run_looks_at_its_first_step_and_then_at_every_nth():
+    steps, _, _ = trained(2)
+    assert [step.step for step in steps if step.inspection is not None] == [1, 3, 5]
+    found = steps[2].inspection
+    assert math.hypot(*found.gradient_norm.values()) == pytest.approx(steps[2].gradient_norm)
+    assert all(ratio > 0 for ratio in found.update_ratio.values())
+    assert len(found.stream_rms) == 4
+    assert len(found.largest_attention_logit) == len(found.position_similarity) == 3
 
 
 def test_measuring_leaves_mode_outputs_hooks_and_random_numbers_alone():

@@ -7,7 +7,19 @@ from typing import Any
 
 import typer
 
-from blocklab.cli import ablate, count, plan, report, train
+from blocklab.cli import (
+    ablate,
+    compare,
+    count,
+    evaluate,
+    export,
+    generate,
+    inspect,
+    plan,
+    report,
+    reproduce,
+    train,
+)
 from blocklab.errors import BlocklabError
 
 app = typer.Typer(
@@ -18,7 +30,20 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-for _command in (ablate.ablate, plan.plan, report.report, train.train, count.count):
+_COMMANDS = (
+    ablate.ablate,
+    plan.plan,
+    report.report,
+    train.train,
+    evaluate.evaluate,
+    generate.generate,
+    export.export,
+    count.count,
+    inspect.inspect,
+    reproduce.reproduce,
+    compare.compare,
+)
+for _command in _COMMANDS:
     app.command()(_command)
 
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.

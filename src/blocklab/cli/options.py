@@ -7,13 +7,31 @@ import typer
 
 from blocklab.errors import BlocklabError
 
+Model = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A preset, a YAML file, a run, a Hugging Face folder, a .gguf file or hf:org/name.",
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32, bf16 or float64; default: as the weights are stored."),
+]
+TokenizerOption = Annotated[
+    str | None,
+    typer.Option("--tokenizer", help="bytes, gpt2 or a tokenizer.json; default: the model's own."),
+]
 StudyName = Annotated[
     str | None, typer.Argument(metavar="STUDY", help="A shipped question or a YAML file.")
 ]
 Budget = Annotated[
     str | None, typer.Option(help="quick, standard or thorough (what the study defines).")
 ]
-Seeds = Annotated[int | None, typer.Option(min=1, help="How many seeds.")]
+Seeds = Annotated[
+    str | None,
+    typer.Option(metavar="N|two-look", help="How many seeds; two-look: 5, and 5 more if need be."),
+]
 Workers = Annotated[
     int | None, typer.Option(min=1, help="Processes, one thread each; default: the cores.")
 ]
@@ -39,9 +57,9 @@ CorpusOption = Annotated[
 Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
 
 
-def settings(given: list[str] | None) -> dict[str, Any]:
+def settings(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
     """`PATH=VALUE` items as paths and values; a value is read as YAML."""
-    return dict(_path_and_value(item, "--set") for item in given or ())
+    return dict(_path_and_value(item, option) for item in given or ())
 
 
 def variants(given: list[str] | None) -> dict[str, dict[str, Any]]:

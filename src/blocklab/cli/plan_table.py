@@ -1,40 +1,56 @@
 """A plan as a terminal shows it: the arms with their sizes, the runs, the time they would take."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
-import torch
 from rich.console import Console
 from rich.table import Table
 
 from blocklab.model.count import count
-from blocklab.study.course import courses
+from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
-from blocklab.study.plan import Plan, PlannedArm
+from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
-from blocklab.training.trainer import Trainer
-
-TIMED_STEPS = 3
+from blocklab.study.study import Study
+from blocklab.study.timing import peak_memory_of_a_step, seconds_a_step
+from blocklab.training.numerics import Numerics
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
     arms = ready.plan.cells[0].arms
-    seconds = {arm.name: seconds_a_step(arm, ready) for arm in arms}
+    numerics = ready.plan.study.numerics or Numerics()
+    seconds = dict(
+        zip((arm.name for arm in arms), seconds_a_step(arms, ready.dataset, numerics), strict=True)
+    )
+    memory = {arm.name: peak_memory_of_a_step(arm, ready.dataset, numerics) for arm in arms}
     console = Console(highlight=False, soft_wrap=True)
-    console.print(_sizes(arms, seconds, ready.plan.study.question))
+    console.print(_sizes(arms, seconds, memory, ready.plan.study.question))
     for arm in arms[1:]:
         console.print(f"  {arm.name}: {_told(arm)}", markup=False)
+        if arm.name in ready.differences:
+            console.print(f"    seen: {ready.differences[arm.name]}", markup=False)
     for path, levels in ready.plan.study.nuisances.items():
         console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
+    for rung in ready.plan.ladder:
+        base = rung.plan.arms[0]
+        console.print(
+            f"  ladder: again at {rung.plan.rung}: {count(base.config).total:,} parameters, "
+            f"{n_tokens(base):,} tokens a run",
+            markup=False,
+        )
     for line in _lengths(ready, place, seconds, workers):
         console.print(line, markup=False)
 
 
-def _sizes(arms: Sequence[PlannedArm], seconds: Mapping[str, float], question: str) -> Table:
+def _sizes(
+    arms: Sequence[PlannedArm],
+    seconds: Mapping[str, float],
+    memory: Mapping[str, int],
+    question: str,
+) -> Table:
     baseline = count(arms[0].config)
     table = Table(title=question, title_justify="left")
-    for name in ("arm", "parameters", "against baseline", "FLOPs/token", "ms/step"):
+    for name in ("arm", "parameters", "against baseline", "FLOPs/token", "ms/step", "MiB"):
         table.add_column(name, justify="left" if name == "arm" else "right")
     for arm in arms:
         size = count(arm.config)
@@ -45,6 +61,7 @@ def _sizes(arms: Sequence[PlannedArm], seconds: Mapping[str, float], question: s
             f"{difference:+,} ({difference / baseline.total:+.2%})" if arm.changes else "—",
             f"{size.flops_per_token():,}",
             f"{1000 * seconds[arm.name]:.0f}",
+            f"{memory[arm.name] / 2**20:,.0f}",
         )
     return table
 
@@ -62,7 +79,7 @@ def _lengths(
 ) -> Iterator[str]:
     plan, study, text = ready.plan, ready.plan.study, ready.text
     known = place.known()
-    ways = courses(plan, known)
+    ways = all_courses(plan, known)
     expected = sum(way.n_expected for way in ways)
     found = sum(run.spec.id in known for way in ways for run in way.runs)
     yield f"{expected} runs{_made_of(plan)}; {found} already finished in {place.path}"
@@ -73,12 +90,16 @@ def _lengths(
         f"{steps:,} steps a run: {tokens:,} tokens, {tokens / text.train_tokens:.2f} epochs of "
         f"{study.data.corpus}; each final loss over {swept:,} validation tokens"
     )
-    # A forward pass is a third of a step's work.
-    run_seconds = {name: steps * s * (1 + swept / tokens / 3) for name, s in seconds.items()}
+    flops = {arm.name: count(arm.config).flops_per_token() for arm in plan.cells[0].arms}
     work = 0.0
     for way in ways:
         done = sum(run.spec.id in known for run in way.runs)
-        work += (way.n_expected - done) * run_seconds[way.arm.name]
+        # The timed arms stand for those of other settings and rungs, by their arithmetic.
+        share = count(way.arm.config).flops_per_token() / flops[way.arm.name]
+        trained = n_tokens(way.arm)
+        # A forward pass is a third of a step's work.
+        n_steps = way.runs[0].steps * (1 + swept / trained / 3)
+        work += (way.n_expected - done) * n_steps * seconds[way.arm.name] * share
     yield f"about {work / workers / 60:.1f} minutes on {workers} workers"
 
 
@@ -88,26 +109,16 @@ def _made_of(plan: Plan) -> str:
     rates = ", ".join(f"{rate:.3g}" for rate in study.training.learning_rates)
     n_arms = len(plan.cells[0].arms)
     cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+    if plan.ladder:
+        cells += f" on {1 + len(plan.ladder)} rungs of the ladder"
     if study.search:
         return (
             f" or so: the rate of {n_arms} arms{cells} searched from {rates} on with one seed, "
-            f"then {study.seeds} seeds at three rates each"
+            f"then {_seeds(study)} at three rates each"
         )
-    return f": {n_arms} arms{cells}, {study.seeds} seeds, learning rates {rates}"
+    return f": {n_arms} arms{cells}, {_seeds(study)}, learning rates {rates}"
 
 
-def seconds_a_step(arm: PlannedArm, ready: Prepared) -> float:
-    """Time of one training step on one thread, after a first one that warms up."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        rate = arm.training.learning_rates[0]
-        trainer = Trainer(arm.config, corpus=ready.dataset, training=arm.training.at(rate), seed=1)
-        trainer.step()
-        # The processor's time: what else runs here now need not run then.
-        began = time.process_time()
-        for _ in range(TIMED_STEPS):
-            trainer.step()
-        return (time.process_time() - began) / TIMED_STEPS
-    finally:
-        torch.set_num_threads(threads)
+def _seeds(study: Study) -> str:
+    first, *further = study.looks
+    return f"{first} seeds" + "".join(f" ({n} if something is open then)" for n in further)

@@ -55,6 +55,7 @@ class LiveProgress:
         self.began = time.monotonic()
         arms = ", ".join(dict.fromkeys(arm.name for arm in plan.arms))
         cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+        cells += f" on {1 + len(plan.ladder)} rungs of the ladder" if plan.ladder else ""
         already = f", {found} already finished" if found else ""
         about = "about " if plan.study.search and found < expected else ""
         self.say(f"{about}{expected} runs{already}: {arms}{cells}. Results in {self.folder}")

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from blocklab.cli.options import settings, variants
+from blocklab.errors import BlocklabError
 from blocklab.study.shipped import DEFAULT, find_study
 from blocklab.study.study import Study
 
@@ -11,7 +12,7 @@ def asked_study(
     study: str | None,
     budget: str | None,
     corpus: str | None,
-    seeds: int | None,
+    seeds: str | None,
     changes: list[str] | None,
     further: list[str] | None,
 ) -> Study:
@@ -27,8 +28,16 @@ def asked_study(
         changed["data.corpus"] = corpus
     asked = asked.with_settings(changed).with_variants(variants(further))
     if seeds is not None:
-        asked = Study.parse(asked.plain() | {"seeds": seeds})
+        asked = Study.parse(asked.plain() | {"seeds": _count(seeds)})
     return asked
+
+
+def _count(seeds: str) -> int | str:
+    if seeds == "two-look":
+        return seeds
+    if seeds.isdecimal() and int(seeds) > 0:
+        return int(seeds)
+    raise BlocklabError(f"--seeds {seeds}: expected a whole number above 0, or two-look")
 
 
 def default_folder(study: str | None, asked: Study) -> Path:

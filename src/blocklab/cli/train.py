@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Plugin, Set
+from blocklab.cli.options import CorpusOption, Model, Plugin, Set
 
 DEFAULT_STEPS = 1000
 
 
 def train(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a YAML file or a run.")],
+    model: Model,
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the run goes.")],
     corpus: CorpusOption = None,
     tokenizer: Annotated[
@@ -22,19 +22,25 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
     seed: Annotated[int, typer.Option(help="Decides data order, weights and dropout.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="Draw new weights for a model that has some.")
+    ] = False,
     changes: Set = None,
     plugin: Plugin = None,
 ) -> None:
-    """Train one model. `--set training.PATH=VALUE` changes how, other paths the model."""
-    from blocklab.cli.model_argument import model_config
+    """Train one model: from scratch for a preset or a YAML file, else on from its weights.
+
+    `--set training.PATH=VALUE` changes how, other paths the model.
+    """
     from blocklab.cli.options import settings
     from blocklab.cli.run_progress import RunProgress
+    from blocklab.cli.starting_point import starting_point
     from blocklab.data.dataset import DataConfig, prepare, require_windows
     from blocklab.errors import BlocklabError
     from blocklab.record import with_changes
     from blocklab.study.plugins import load_plugins
     from blocklab.training.config import TrainingConfig
-    from blocklab.training.run import RunSpec, Stopped, finished, train_run
+    from blocklab.training.run import RunSpec, Stopped, finished, require_fitting, train_run
     from blocklab.training.trainer import resolved_vocabulary
 
     plugins = load_plugins(plugin or ())
@@ -51,10 +57,11 @@ def train(
         training = with_changes(training, {"steps": steps, "tokens": None})
     elif training.steps is None and training.tokens is None:
         training = with_changes(training, {"steps": DEFAULT_STEPS})
-    config = model_config(model).with_changes(others)
+    start = starting_point(model, from_scratch)
+    config = start.config.with_changes(others)
     training.n_steps(config.context_length)
     data = with_changes(
-        DataConfig(tokenizer=tokenizer or fitting_tokenizer(config.vocab_size)),
+        DataConfig(tokenizer=tokenizer or start.tokenizer_name(config.vocab_size)),
         {path.removeprefix("data."): value for path, value in data_changes.items()}
         | ({"corpus": corpus} if corpus is not None else {}),
         at="data",
@@ -72,24 +79,25 @@ def train(
         data=data,
         data_fingerprint=dataset.fingerprint,
         seed=seed,
+        weights=start.fingerprint(),
         plugins=plugins,
     )
+    if start.model is not None:
+        require_fitting(spec.model, start.model)
     out.mkdir(parents=True, exist_ok=True)
     if dataset.folder is not None:
         shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
     try:
         with progress:
             outcome = train_run(
-                spec, out, dataset, on_step=progress.stepped, should_stop=progress.should_stop
+                spec,
+                out,
+                dataset,
+                start=start.model,
+                on_step=progress.stepped,
+                should_stop=progress.should_stop,
             )
     except Stopped:
         progress.say_how_to_go_on()
         raise typer.Exit(130) from None
     progress.say_outcome(outcome)
-
-
-def fitting_tokenizer(vocab_size: int | None) -> str | None:
-    """A tokenizer that fills a vocabulary: GPT-2's own for 50,257 rows or more, else a BPE."""
-    if vocab_size is None:
-        return None
-    return "gpt2" if vocab_size >= 50257 else f"bpe:{vocab_size}"

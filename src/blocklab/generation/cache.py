@@ -1,4 +1,8 @@
-"""Keys and values of the tokens a model has seen, so that each is computed once."""
+"""Keys and values of the tokens a model has seen, so that each is computed once.
+
+A layer whose attention has a window keeps the last `window` tokens only, in a ring: slot s of the
+sequence lies at place s % window, over the one that has just left the window.
+"""
 
 import torch
 from torch import Tensor
@@ -12,8 +16,9 @@ from blocklab.parts.attention import CausalAttention
 class KeyValueCache:
     """Room for `capacity` tokens of `batch_size` sequences in every layer of a model.
 
-    Buffers (B, n_kv_heads, capacity, head_dim) are laid out at once for the layers whose record
-    says their sizes; those of a user's own attention follow its first keys and values.
+    Buffers (B, n_kv_heads, room, head_dim) are laid out at once for the layers whose record says
+    their sizes, with room for `capacity` tokens or for a window if that is less. Those of a user's
+    own attention follow its first keys and values and keep every token.
     """
 
     def __init__(
@@ -26,13 +31,17 @@ class KeyValueCache:
     ) -> None:
         self.capacity = capacity
         self._length = 0
-        self._layers = [LayerBuffers(self) for _ in range(config.n_layers)]
-        for index, layer in enumerate(self._layers):
+        self._layers: list[LayerBuffers] = []
+        for index in range(config.n_layers):
             attention = getattr(config.layer(index).block, "attention", None)
-            if isinstance(attention, CausalAttention.Config):
-                _, n_kv_heads, head_dim = attention.heads(config.d_model)
-                like = torch.empty(batch_size, n_kv_heads, 0, head_dim, dtype=dtype, device=device)
-                layer.make_room(like, like)
+            if not isinstance(attention, CausalAttention.Config):
+                self._layers.append(LayerBuffers(self, capacity))
+                continue
+            layer = LayerBuffers(self, min(capacity, attention.window or capacity))
+            _, n_kv_heads, head_dim = attention.heads(config.d_model)
+            like = torch.empty(batch_size, n_kv_heads, 0, head_dim, dtype=dtype, device=device)
+            layer.make_room(like, like)
+            self._layers.append(layer)
 
     @classmethod
     def of(cls, model: Transformer, batch_size: int, capacity: int) -> "KeyValueCache":
@@ -42,12 +51,12 @@ class KeyValueCache:
 
     @property
     def length(self) -> int:
-        """How many tokens it holds, padding included."""
+        """How many tokens it has read, padding and those that left a window included."""
         return self._length
 
     @property
     def complete(self) -> bool:
-        """Whether every layer has kept every token.
+        """Whether every layer has kept every token it may look at.
 
         A user's own attention that never calls `context.extend` leaves its layer behind, and the
         model must then see all tokens again at each step.
@@ -63,27 +72,29 @@ class KeyValueCache:
 
 
 class LayerBuffers:
-    """Keys and values of one layer."""
+    """Keys and values of one layer: all of them, or the last `room` in a ring."""
 
-    def __init__(self, cache: KeyValueCache) -> None:
+    def __init__(self, cache: KeyValueCache, room: int) -> None:
         self._cache = cache
+        self.room = room
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
     def make_room(self, keys: Tensor, values: Tensor) -> None:
-        """Buffers for as many tokens as the cache may hold, otherwise shaped like these."""
+        """Buffers for `room` tokens, otherwise shaped like these."""
         self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], self._cache.capacity, like.shape[3]))
-            for like in (keys, values)
+            like.new_zeros((*like.shape[:2], self.room, like.shape[3])) for like in (keys, values)
         )
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (B, n_kv_heads, T, head_dim); all kept so far, (B, n_kv_heads, S, head_dim).
+        """Append (B, n_kv_heads, T, head_dim); all that may be seen, (B, n_kv_heads, S, head_dim).
 
-        Raises BlocklabError when they do not fit any more.
+        They come in the order of the text and end with the new ones. Only those of a single new
+        token may come as the ring lies: slot s at place s % S. Raises BlocklabError when they do
+        not fit any more.
         """
-        end = self._cache.length + keys.shape[2]
+        start, end = self._cache.length, self._cache.length + keys.shape[2]
         if end > self._cache.capacity:
             raise BlocklabError(
                 f"{end} tokens do not fit a cache with room for {self._cache.capacity}; "
@@ -93,7 +104,23 @@ class LayerBuffers:
             self.make_room(keys, values)
         assert self.keys is not None
         assert self.values is not None
-        self.keys[:, :, self._cache.length : end] = keys
-        self.values[:, :, self._cache.length : end] = values
         self.length = end
-        return self.keys[:, :, :end], self.values[:, :, :end]
+        return (
+            self._appended(self.keys, keys, start),
+            self._appended(self.values, values, start),
+        )
+
+    def _appended(self, buffer: Tensor, new: Tensor, start: int) -> Tensor:
+        end = start + new.shape[2]
+        if end <= self.room:
+            buffer[:, :, start:end] = new
+            return buffer[:, :, :end]
+        if new.shape[2] == 1:
+            buffer[:, :, start % self.room] = new[:, :, 0]
+            return buffer
+        # The first new token sees the `room - 1` before it, some of which are overwritten below.
+        before = torch.arange(max(0, start - self.room + 1), start, device=buffer.device)
+        seen = torch.cat((buffer[:, :, before % self.room], new), dim=2)
+        kept = torch.arange(max(start, end - self.room), end, device=buffer.device)
+        buffer[:, :, kept % self.room] = new[:, :, kept - start]
+        return seen

@@ -1,15 +1,36 @@
-"""Writing on from a prompt, token by token: greedy, or sampled at a temperature."""
+"""Writing on from a prompt, token by token, and what happens past the context length.
+
+Which token is chosen is in `sampling`; text instead of ids is in `text`.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
-from blocklab.model.evaluation import evaluating
+from blocklab.generation.sampling import Choice, Sampling
+from blocklab.model.evaluation import Evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.parts.linear import PackedWeights
+from blocklab.parts.positions import Positions
+
+PastContext: TypeAlias = Literal["window", "error", "extend"]
+"""What to do where prompt and new tokens are more than context_length.
+
+`window` reads the last context_length tokens anew at each step, as GPT-2 was published: slow, and
+the same with and without a cache. `error` refuses before the first step. `extend` goes on with the
+cache, for positions that reach any distance (alibi, sinusoidal, none); learned and rotary
+positions were never trained out there and are refused.
+"""
+
+PACKED_FROM = 64
+"""New tokens from which laying weights out anew takes less time than it saves."""
+
+_POLICIES: tuple[PastContext, ...] = ("window", "error", "extend")
 
 
 def generate(
@@ -20,27 +41,35 @@ def generate(
     temperature: float = 0.0,
     top_k: int | None = None,
     top_p: float | None = None,
-    seed: int | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float = 1.0,
+    seed: int | Sequence[int] | None = None,
     use_cache: bool = True,
     attention_mask: Tensor | None = None,
     stop_ids: Sequence[int] = (),
+    past_context: PastContext = "window",
 ) -> Tensor:
     """The prompt and what the model writes after it, (B, T) -> (B, T + max_new_tokens).
 
-    All arguments as for `sample_tokens`; fewer tokens come back when every sequence has met one of
-    `stop_ids` before.
+    How a token is chosen is told by `Sampling`, all else by `sample_tokens`. Fewer tokens come
+    back when every sequence has met one of `stop_ids` before.
     """
     steps = sample_tokens(
         model,
         tokens,
         max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
+        sampling=Sampling(
+            repetition_penalty=repetition_penalty,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+        ),
         use_cache=use_cache,
         attention_mask=attention_mask,
         stop_ids=stop_ids,
+        past_context=past_context,
     )
     return torch.cat([tokens, *(ids[:, None] for ids in steps)], dim=1)
 
@@ -50,93 +79,44 @@ def sample_tokens(
     tokens: Tensor,
     *,
     max_new_tokens: int,
-    temperature: float = 0.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
+    sampling: Sampling | None = None,
     use_cache: bool = True,
     attention_mask: Tensor | None = None,
     stop_ids: Sequence[int] = (),
+    past_context: PastContext = "window",
 ) -> Iterator[Tensor]:
     """The ids (B,) of each new token as soon as it is chosen, after the prompt `tokens` (B, T).
 
-    At `temperature` 0 the likeliest token is taken. Otherwise one is drawn from the `top_k`
-    likeliest, and of these from the fewest whose probabilities reach `top_p` (Holtzman et al.
-    2019), by a generator of its own: torch's global random numbers are not touched, and a `seed`
-    makes the draw repeatable. Prompts of different lengths stand in one batch with padding on the
-    left and an `attention_mask` (B, T), 1 for real tokens. Past `context_length` the model reads
-    the last `context_length` tokens anew at each step (GPT-2). A sequence that has met one of
-    `stop_ids` repeats it. The model computes without dropout, and its mode stays as it was.
+    Without `sampling` the likeliest token is taken. Torch's global random numbers are not touched,
+    and no sequence's tokens depend on what else is in the batch. Prompts of different lengths stand
+    in one batch with padding on the left and an `attention_mask` (B, T), 1 for real tokens. A
+    sequence that has met one of `stop_ids` repeats it. `past_context` says what to do where the
+    context ends. The model computes without dropout, and its mode stays as it was.
 
     Raises BlocklabError, at once, for arguments that do not fit.
     """
-    choice = _Choice(temperature, top_k, top_p, _generator(seed, tokens.device))
     _check_prompt(model, tokens, attention_mask, max_new_tokens)
-    reader = _Reader(model, tokens, attention_mask, max_new_tokens, use_cache)
+    capacity = _capacity(model, tokens.shape[1], max_new_tokens, past_context)
+    choice = Choice(sampling or Sampling(), tokens, attention_mask, model.config.rows)
+    reader = _Reader(model, tokens, attention_mask, capacity, max_new_tokens, use_cache)
     return _steps(reader, choice, max_new_tokens, tuple(stop_ids))
 
 
 def _steps(
-    reader: "_Reader", choice: "_Choice", max_new_tokens: int, stop_ids: tuple[int, ...]
+    reader: "_Reader", choice: Choice, max_new_tokens: int, stop_ids: tuple[int, ...]
 ) -> Iterator[Tensor]:
     stops = torch.tensor(stop_ids, dtype=torch.long, device=reader.tokens.device)
     last = stopped = None
     for _ in range(max_new_tokens):
-        ids = choice.of(reader.next_logits())  # (B,)
+        ids = choice.next(reader.next_logits())  # (B,)
         if last is not None and stopped is not None:
             ids = torch.where(stopped, last, ids)
         yield ids
-        last, stopped = ids, torch.isin(ids, stops)
-        if bool(stopped.all()):
-            return
+        if stop_ids:
+            last, stopped = ids, torch.isin(ids, stops)
+            if bool(stopped.all()):
+                return
         reader.append(ids)
-
-
-@dataclass(frozen=True)
-class _Choice:
-    """Which token follows, given the logits."""
-
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    generator: torch.Generator
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.temperature < float("inf"):
-            raise BlocklabError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise BlocklabError(f"top_k must be 1 or more, not {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise BlocklabError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-
-    def of(self, logits: Tensor) -> Tensor:
-        """Ids (B,) for logits (B, vocab_size)."""
-        if not bool(logits.isfinite().all()):
-            raise BlocklabError(
-                "the model's logits are not finite: has it diverged? `blocklab inspect` shows where"
-            )
-        if self.temperature == 0:
-            return logits.argmax(-1)
-        # From the largest down, so that a small temperature overflows to zero probability only.
-        scores = (logits.float() - logits.float().amax(-1, keepdim=True)) / self.temperature
-        scores, ids = scores.sort(-1, descending=True)
-        probabilities = self._kept(scores).softmax(-1)
-        drawn = torch.multinomial(probabilities, 1, generator=self.generator)
-        return ids.gather(-1, drawn).squeeze(-1)
-
-    def _kept(self, scores: Tensor) -> Tensor:
-        """Scores (B, vocab_size) in falling order; those that may not be drawn at -inf."""
-        if self.top_k is not None:
-            scores = scores.clone()
-            scores[:, self.top_k :] = float("-inf")
-        if self.top_p is not None:
-            probabilities = scores.softmax(-1)
-            before = probabilities.cumsum(-1) - probabilities
-            # The first is kept whatever rounding says.
-            excluded = before >= self.top_p
-            excluded[:, 0] = False
-            scores = scores.masked_fill(excluded, float("-inf"))
-        return scores
 
 
 class _Reader:
@@ -147,13 +127,15 @@ class _Reader:
         model: Transformer,
         tokens: Tensor,
         attention_mask: Tensor | None,
+        capacity: int,
         max_new_tokens: int,
         use_cache: bool,
     ) -> None:
         self.model, self.tokens, self.mask = model, tokens, attention_mask
-        self.context_length = model.config.context_length
-        # The last new token is never read.
-        capacity = min(tokens.shape[1] + max_new_tokens - 1, self.context_length)
+        self.evaluating = Evaluating(model)
+        self.many = max_new_tokens >= PACKED_FROM
+        self.packed: PackedWeights | None = None
+        self.readable = capacity
         fits = tokens.shape[1] <= capacity
         self.cache = (
             KeyValueCache.of(model, tokens.shape[0], capacity) if use_cache and fits else None
@@ -167,11 +149,11 @@ class _Reader:
     @torch.no_grad()
     def next_logits(self) -> Tensor:
         """Logits (B, vocab_size) after the last token."""
-        with evaluating(self.model):
+        with self.evaluating:
             if self.cache is not None and self._cache_serves(self.cache):
                 return self._read_new(self.cache)
             self.cache = None
-            window = slice(-self.context_length, None)
+            window = slice(-self.readable, None)
             mask = None if self.mask is None else self.mask[:, window]
             return self._last_logits(self.model.features(self.tokens[:, window], mask))
 
@@ -182,7 +164,10 @@ class _Reader:
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]
-        logits = self._last_logits(self.model.features(new, self.mask, cache))
+        if self.many and cache.length and self.packed is None:
+            self.packed = PackedWeights(self.model)
+        with self.packed or nullcontext():
+            logits = self._last_logits(self.model.features(new, self.mask, cache))
         if not cache.complete:
             self.cache = None
         return logits
@@ -191,13 +176,37 @@ class _Reader:
         return self.model.head(stream[:, -1])  # type: ignore[no-any-return]
 
 
-def _generator(seed: int | None, device: torch.device) -> torch.Generator:
-    generator = torch.Generator(device)
-    if seed is None:
-        generator.seed()
-    else:
-        generator.manual_seed(seed)
-    return generator
+def checked_policy(name: str) -> PastContext:
+    """The policy of this name. Raises BlocklabError for another."""
+    for policy in _POLICIES:
+        if name == policy:
+            return policy
+    raise BlocklabError(f"past_context '{name}': expected one of {', '.join(_POLICIES)}")
+
+
+def _capacity(
+    model: Transformer, prompt_length: int, max_new_tokens: int, past_context: PastContext
+) -> int:
+    """How many tokens are read at a time at most. Raises BlocklabError where the policy refuses."""
+    checked_policy(past_context)
+    context = model.config.context_length
+    # The last new token is never read.
+    wanted = prompt_length + max(max_new_tokens - 1, 0)
+    if wanted <= context or past_context == "window":
+        return min(wanted, context)
+    too_long = (
+        f"{prompt_length} prompt tokens and {max_new_tokens} new ones reach past context_length "
+        f"{context}"
+    )
+    if past_context == "error":
+        raise BlocklabError(f"{too_long}; give fewer, or past_context 'window'")
+    for positions in (model.positions, *model.layer_positions.values()):
+        if isinstance(positions, Positions) and positions.bounded:
+            kind = type(positions).__name__
+            raise BlocklabError(
+                f"{too_long}, where {kind} has no trained places; use past_context 'window'"
+            )
+    return wanted
 
 
 def _check_prompt(

@@ -18,11 +18,7 @@ def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[
 
     Raises BlocklabError when the shapes differ.
     """
-    if tokens.shape != targets.shape:
-        raise BlocklabError(
-            f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}: "
-            "expected one target for each token"
-        )
+    require_one_target_each(tokens, targets)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = model.embedding.weight.device
     kept = torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -36,3 +32,12 @@ def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[
     for name, gradient in zip(trained, gradients, strict=True):
         norms[name] = 0.0 if gradient is None else float(gradient.norm())
     return norms
+
+
+def require_one_target_each(tokens: Tensor, targets: Tensor) -> None:
+    """Refuse targets that are not one for each token."""
+    if tokens.shape != targets.shape:
+        raise BlocklabError(
+            f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}: "
+            "expected one target for each token"
+        )

@@ -1,12 +1,47 @@
 """What happens to the residual stream on its way through the blocks."""
 
-import torch
+import math
+from dataclasses import dataclass
+
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from blocklab.errors import BlocklabError
-from blocklab.model.evaluation import evaluating
+from blocklab.inspect.recording import rms, watched, wide
 from blocklab.model.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class StreamSizes:
+    """Root mean square of the stream over all positions of a batch."""
+
+    rms: tuple[float, ...]
+    """As the stream enters the first block, then after each block."""
+
+    @property
+    def growth(self) -> float:
+        """Geometric mean over the blocks of the factor by which each one's rms grows."""
+        first, last = self.rms[0], self.rms[-1]
+        return (last / first) ** (1 / (len(self.rms) - 1)) if first > 0 else math.nan
+
+
+def stream_sizes(model: Transformer, tokens: Tensor) -> StreamSizes:
+    """How large the residual stream of `tokens` (B, T) is along the blocks, without dropout."""
+    return StreamSizes(tuple(rms(stream) for stream in streams(model, tokens)))
+
+
+def streams(model: Transformer, tokens: Tensor) -> list[Tensor]:
+    """The stream (B, T, d_model) as it enters the first block, then after each block."""
+    entering: list[Tensor] = []
+    leaving: list[Tensor] = []
+    paths = [f"blocks.{i}" for i in range(len(model.blocks))]
+    with watched(
+        model,
+        before={paths[0]: lambda inputs: entering.append(inputs[0])},
+        after={path: lambda _, stream: leaving.append(stream) for path in paths},
+    ):
+        model.features(tokens)
+    return entering + leaving
 
 
 def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
@@ -23,24 +58,18 @@ def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
             f"tokens have shape {tuple(tokens.shape)}: expected (B, T) with at least two positions"
         )
     similarities: list[Tensor] = []
-
-    def measure(_: nn.Module, __: tuple[object, ...], stream: Tensor) -> None:
-        similarities.append(_mean_cosine(stream))
-
-    hooks = [block.register_forward_hook(measure) for block in model.blocks]
-    try:
-        with torch.no_grad(), evaluating(model):
-            model.features(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    paths = [f"blocks.{i}" for i in range(len(model.blocks))]
+    with watched(
+        model,
+        after={path: lambda _, stream: similarities.append(mean_cosine(stream)) for path in paths},
+    ):
+        model.features(tokens)
     return similarities
 
 
-def _mean_cosine(stream: Tensor) -> Tensor:
+def mean_cosine(stream: Tensor) -> Tensor:
     """Mean over pairs of different positions, (B, T, d) -> (B,)."""
-    wide = stream if stream.dtype == torch.float64 else stream.float()
-    units = F.normalize(wide, dim=-1)
+    units = F.normalize(wide(stream), dim=-1)
     n = units.shape[1]
     # |sum of all|^2 holds every ordered pair, those of a position with itself included.
     pairs = units.sum(1).square().sum(-1) - units.square().sum((1, 2))

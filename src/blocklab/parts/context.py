@@ -21,7 +21,10 @@ class LayerCache(Protocol):
     """Keys and values of the tokens before, for one layer."""
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Append (B, n_kv_heads, T, head_dim) and return all kept so far, (B, n_kv_heads, S, …)."""
+        """Append (B, n_kv_heads, T, head_dim) and return all kept so far, (B, n_kv_heads, S, …).
+
+        In the order of the text, the new ones last; for T = 1 slot s may lie at s % S instead.
+        """
         ...
 
 
@@ -94,11 +97,18 @@ class AttentionContext:
         )
 
     def _distance(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:
-        """How many slots each query stands after each key: (T, S)."""
+        """How many slots each query stands after each key: (T, S).
+
+        The keys are the last S up to the last query, in the order of the text; those of a single
+        query may lie as a ring instead, slot s at place s % S.
+        """
 
         def compute() -> Tensor:
-            queries = torch.arange(self.start, self.start + n_queries, device=device)
-            return queries[:, None] - torch.arange(n_keys, device=device)
+            keys = torch.arange(n_keys, device=device)
+            if n_queries == 1:
+                return (self.start - keys)[None] % n_keys
+            queries = torch.arange(n_keys - n_queries, n_keys, device=device)
+            return queries[:, None] - keys
 
         return self.once(("distance", n_queries, n_keys), compute)
 
@@ -109,5 +119,6 @@ class AttentionContext:
         if self.real is None:
             return visible
         # A padding token sees itself: a row with nothing to see would turn into NaN.
-        padded = visible & self.real[:, None, None, :]  # (B, 1, T, S)
+        slots = self.start + len(distance) - 1 - distance[-1]  # of the keys, (S,)
+        padded = visible & self.real[:, None, None, slots]  # (B, 1, T, S)
         return padded | (distance == 0)

@@ -5,7 +5,12 @@ to narrower instructions than they have, oneDNN, which PyTorch ships too, does n
 """
 
 import functools
+import math
+import os
 import platform
+from collections.abc import Mapping
+from contextvars import ContextVar, Token
+from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -36,7 +41,7 @@ def _has_onednn() -> bool:
 
 
 def inner_product(a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-    """a @ b^T by oneDNN: (N, d), (M, d) -> (N, M). Both dense, in rows or in columns."""
+    """a @ b^T by oneDNN: (..., d), (M, d) -> (..., M). Both dense, in rows or in columns."""
     product: Tensor = torch.ops.mkldnn._linear_pointwise.default(a, b, bias, "none", [], "")
     return product
 
@@ -64,12 +69,84 @@ class _OneDnnLinear(torch.autograd.Function):
         )
 
 
+_NONE: Mapping[nn.Module, Tensor] = MappingProxyType({})
+_active = ContextVar("packed weights", default=_NONE)
+
+
 class Linear(nn.Linear):
     """x W^T + b, (..., d_in) -> (..., d_out); constructed and stored exactly as `nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if default_products(x) == "torch" or torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
+        packed = _active.get().get(self)
+        if packed is not None and packed.dtype == x.dtype:
+            return inner_product(x.contiguous(), packed, self.bias)
+        if default_products(x) == "torch":
+            return F.linear(x, self.weight, self.bias)
+        if not torch.is_grad_enabled():
+            return inner_product(x.contiguous(), self.weight, self.bias)
         rows = x.reshape(-1, self.in_features).contiguous()
         y: Tensor = _OneDnnLinear.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], self.out_features)
+
+
+# For one row oneDNN asks for float32 weights as they are; the layout for more is faster there too.
+_PACKED_FOR_ROWS = 16
+
+
+class PackedWeights:
+    """A context in which linear maps multiply copies of their weights, laid out for oneDNN.
+
+    It is for products of few rows on the CPU, whose time is that of reading the weights: measured
+    on one core of a Zen 5, where a sum reads 34 GB/s, 28 against 20 in float32 and 26 against 14 in
+    bf16. The copies are made once, here, and cost the weights' memory once more; where that is not
+    free none are made. No gradient is computed inside.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        linears = [module for module in model.modules() if isinstance(module, Linear)]
+        packable = [module for module in linears if _packable(module.weight)]
+        size = sum(module.weight.nbytes for module in packable)
+        if size > _free_memory():
+            packable = []
+        with torch.no_grad():
+            self._packed: dict[nn.Module, Tensor] = {
+                module: _packed(module.weight) for module in packable
+            }
+        self._tokens: list[Token[Mapping[nn.Module, Tensor]]] = []
+
+    def __enter__(self) -> None:
+        self._tokens.append(_active.set(self._packed))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _active.reset(self._tokens.pop())
+
+
+def _packable(weight: Tensor) -> bool:
+    if weight.device.type != "cpu" or type(weight) not in _PLAIN or not _has_onednn():
+        return False
+    return weight.dtype == torch.float32 or (weight.dtype == torch.bfloat16 and _has_onednn_bf16())
+
+
+@functools.cache
+def _has_onednn_bf16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _packed(weight: Tensor) -> Tensor:
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight, _PACKED_FOR_ROWS)
+    return packed
+
+
+def _free_memory() -> float:
+    """Bytes of memory nobody uses; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return math.inf

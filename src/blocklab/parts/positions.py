@@ -5,7 +5,7 @@ the embeddings, rotate queries and keys, or bias the attention scores.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, SerializeAsAny
@@ -29,6 +29,9 @@ class PositionsConfig(PartConfig):
 
 class Positions(nn.Module):
     """Base of positions parts. Positions count from 0 at a sequence's first real token."""
+
+    bounded: ClassVar[bool] = False
+    """Whether places past context_length mean nothing to a trained model."""
 
     def __init__(
         self, d_model: int, context_length: int, config: PositionsConfig | None = None
@@ -77,6 +80,8 @@ class NoPositions(Positions):
 class LearnedPositions(Positions):
     """A table with one learned vector a place, added to the embeddings (GPT-2)."""
 
+    bounded = True
+
     class Config(PositionsConfig):
         kind: Literal["learned"] = "learned"
 
@@ -124,6 +129,8 @@ class Rotary(Positions):
     Angles are computed in at least float32.
     """
 
+    bounded = True
+
     class Config(PositionsConfig):
         kind: Literal["rotary"] = "rotary"
         base: float = Field(10_000.0, gt=1)
@@ -169,7 +176,8 @@ class Rotary(Positions):
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
         rotated = 2 * cos.shape[-1]
-        turning, still = x[..., :rotated], x[..., rotated:]
+        whole = rotated == x.shape[-1]
+        turning = (x if whole else x[..., :rotated]).to(cos.dtype)
         if self.config.interleaved:
             a, b = turning[..., 0::2], turning[..., 1::2]
             turned = torch.stack((a * cos - b * sin, b * cos + a * sin), dim=-1).flatten(-2)
@@ -177,7 +185,7 @@ class Rotary(Positions):
             a, b = turning.chunk(2, dim=-1)
             turned = torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
         turned = turned.to(x.dtype)
-        return turned if rotated == x.shape[-1] else torch.cat((turned, still), dim=-1)
+        return turned if whole else torch.cat((turned, x[..., rotated:]), dim=-1)
 
 
 @part("positions", "alibi")

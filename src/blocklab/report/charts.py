@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from blocklab.report.blocks import blocks_chart
 from blocklab.report.drawing import Chart
 from blocklab.report.effects import effects_chart
 from blocklab.report.formats import clean
@@ -16,8 +17,8 @@ def charts(result: StudyResult) -> tuple[Chart, ...]:
     Effects are those over all settings of the nuisances; curves are of the first one, and say so.
     """
     name = next(iter(result.cells), "")
-    cell = result.in_cell(name) if name else result
-    curves = (make(cell) for make in (rates_chart, loss_chart, gradient_chart))
+    shown = result.shown()
+    curves = (make(shown) for make in (rates_chart, loss_chart, gradient_chart, blocks_chart))
     where = f" Shown for one setting of the nuisances: {clean(name)}." if name else ""
     made = [effects_chart(result)]
     made += [chart and replace(chart, reading=chart.reading + where) for chart in curves]

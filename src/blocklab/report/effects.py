@@ -33,10 +33,11 @@ def effects_chart(result: StudyResult) -> Chart | None:
         return None
     base = formats.clean(result.baseline.name)
     near = _near(arms)
+    level = f"{result.facts.level * 100:.0f} %"
     reading = (
         "Each dot is one seed: the arm’s validation loss at its best rate minus "
-        f"{base}’s at its own. The diamond is their mean, the bar its 95 % interval. Left of the "
-        "line the arm had the lower loss."
+        f"{base}’s at its own. The diamond is their mean, the bar its {level} interval. Left of "
+        "the line the arm had the lower loss."
     )
     if any(arm.role == "placebo" for arm in arms):
         reading += " The dashed placebo shows what chance alone does here."
@@ -133,7 +134,7 @@ def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm]) -> list[Layer]:
             {**canvas.place(beside, middle), "text": _numbers(arm)}
             for arm, middle in zip(arms, middles, strict=True)
         ]
-        head = [{**canvas.place(beside, -13), "text": "mean (95 % interval)"}]
+        head = [{**canvas.place(beside, -13), "text": "mean (interval)"}]
         layers += canvas.words(numbers) + canvas.words(head, colour=QUIET)
     else:
         empty = [

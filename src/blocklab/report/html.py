@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from blocklab.report import formats, limits, results_csv, table, words
+from blocklab.report import formats, insides, limits, results_csv, table, warmup, words
 from blocklab.report.charts import charts
 from blocklab.report.drawing import inline, to_png, to_svg
-from blocklab.study.results import Arm, StudyResult
+from blocklab.study.results import Arm, LadderResult, StudyResult
 
 PAGE = "report.html"
 
@@ -75,8 +75,20 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         ],
         notes=table.NOTES,
         figures=figures,
+        insides=insides.rows(result.shown()),
+        inside_columns=insides.COLUMNS,
+        inside_note=insides.NOTE,
         variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
-        settings=[_setting(name, result) for name in result.cells],
+        settings=[
+            {"name": formats.clean(name), "found": _effects(arms)}
+            for name, arms in result.cells.items()
+        ],
+        warmup=warmup.warmup_table(result),
+        warmup_note=warmup.NOTE,
+        ladders=[_ladder(ladder, result) for ladder in result.ladders],
+        differences=[
+            (formats.clean(name), formats.clean(seen)) for name, seen in facts.differences.items()
+        ],
         limits=limits.limits(result),
         circumstances=_circumstances(result),
     )
@@ -112,10 +124,10 @@ def _table_row(arm: Arm, row: table.Row, shown: Sequence[table.Column]) -> dict[
     return {"role": arm.role, "name": name, "changes": changes, "cells": cells}
 
 
-def _setting(name: str, result: StudyResult) -> dict[str, object]:
-    """What each variant did at one setting of the nuisances."""
+def _effects(arms: Sequence[Arm]) -> list[dict[str, str]]:
+    """What each variant did in one place, as a cell of a table."""
     found = []
-    for arm in result.cells[name]:
+    for arm in arms:
         if arm.role != "variant":
             continue
         effect = arm.effect
@@ -125,7 +137,21 @@ def _setting(name: str, result: StudyResult) -> dict[str, object]:
             text += f" ({low} to {high})"
         word = arm.verdict.word if arm.verdict is not None else ""
         found.append({"effect": formats.real_minus(text), "verdict": word})
-    return {"name": formats.clean(name), "found": found}
+    return found
+
+
+def _ladder(ladder: LadderResult, result: StudyResult) -> dict[str, object]:
+    rungs = [
+        {
+            "name": formats.clean(rung.name) or "the study itself",
+            "size": f"{formats.compact(rung.size)} {ladder.axis}",
+            "found": _effects(rung.arms),
+        }
+        for rung in ladder.rungs
+    ]
+    variants = [arm.name for arm in result.arms if arm.role == "variant"]
+    words = [ladder.trends[name].word if name in ladder.trends else "–" for name in variants]
+    return {"axis": ladder.axis, "rungs": rungs, "trends": words}
 
 
 def _circumstances(result: StudyResult) -> Mapping[str, str]:

@@ -42,8 +42,7 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
         ("Learning rates", _rates(result)),
         ("Intervals", _intervals(result)),
     ]
-    first = next(iter(result.cells), None)
-    if gap := _gap(result if first is None else result.in_cell(first)):
+    if gap := _gap(result.shown()):
         found.append(("Training and validation", gap))
     return found
 
@@ -52,14 +51,25 @@ def _scale(result: StudyResult) -> str:
     facts = result.facts
     sizes = [arm.n_parameters for arm in result.arms]
     tokens = facts.steps * facts.batch_size * facts.context_length
-    epochs = max((run.epochs for run in result.runs), default=0.0)
+    epochs = max((run.epochs for run in result.runs if not run.rung), default=0.0)
     return (
         f"Models of {_range(sizes)} parameters (d_model {facts.d_model}, {facts.n_layers} layers, "
         f"context {facts.context_length}), each trained on {thousands(tokens)} tokens: "
         f"{tokens / sizes[0]:.2g} tokens a parameter, {epochs:.2g} epochs of "
         f"{thousands(facts.train_tokens)} training tokens. A ranking at this scale need not hold "
-        "at another."
+        f"at another{_ladder(result)}."
     )
+
+
+def _ladder(result: StudyResult) -> str:
+    """How far the study itself has looked beyond its scale."""
+    if not result.ladders:
+        return ""
+    reach = (
+        f"{compact(ladder.rungs[0].size)} to {compact(ladder.rungs[-1].size)} {ladder.axis}"
+        for ladder in result.ladders
+    )
+    return f": the ladder tells of {listed(list(reach))}, and of nothing beyond"
 
 
 def _range(sizes: Sequence[int]) -> str:
@@ -75,6 +85,12 @@ def _seeds(result: StudyResult) -> str:
         text += (
             f" The first {result.facts.looked} were reported before the others were added, so "
             "that verdicts come from the others alone."
+        )
+    if len(result.facts.looks) > 1:
+        first, all_of_them = result.facts.looks
+        text += (
+            f" The study was declared to look after {first} seeds, and after {all_of_them} where "
+            "something was open then: p values and intervals pay for both looks."
         )
     if n < ENOUGH_SEEDS:
         text += " Fewer than five: the effects are exploratory, a reason to look again."
@@ -119,12 +135,14 @@ def _rates(result: StudyResult) -> str:
 
 
 def _intervals(result: StudyResult) -> str:
+    facts = result.facts
     n = sum(arm.role == "variant" for arm in result.arms)
+    misses = round(100 * (1 - facts.level))
     text = (
         ("Verdicts hold for all variants together (Holm). " if result.facts.searched else "")
-        + "Each 95 % interval holds one at a time, not for all of them together"
-        + (f": that at least one of {n} misses may happen in up to {min(5 * n, 100)} % of studies"
-           if n > 1 else "")
+        + f"Each {100 - misses} % interval holds one at a time, not for all of them together"
+        + (f": that at least one of {n} misses may happen in up to {min(misses * n, 100)} % of "
+           "studies" if n > 1 else "")
         + ". It comes from a paired t over the seeds, and covers their chance alone: not another "
         "corpus, another size or another grid of rates. Diverged runs have no place in it."
     )  # fmt: skip

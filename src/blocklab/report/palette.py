@@ -47,7 +47,12 @@ def styles(result: StudyResult) -> dict[str, Style]:
         elif arm.role == "placebo":
             found[arm.name] = Style(_PLACEBO, (4, 3))
         else:
-            lap, place = divmod(variants, len(_VARIANTS))
-            found[arm.name] = Style(_VARIANTS[place], _DASHES[lap % len(_DASHES)])
+            found[arm.name] = numbered_style(variants)
             variants += 1
     return found
+
+
+def numbered_style(number: int) -> Style:
+    """The look of the line with this number, from 0, where no arm is meant."""
+    lap, place = divmod(number, len(_VARIANTS))
+    return Style(_VARIANTS[place], _DASHES[lap % len(_DASHES)])

@@ -9,8 +9,9 @@ from blocklab.study.results import RunResult, StudyResult
 COLUMNS = (
     "variant", "seed", "learning_rate", "validation_loss", "train_loss", "diverged", "diverged_at",
     "diverged_in", "start_loss", "steps", "tokens", "epochs", "seconds", "tokens_per_second",
-    "peak_memory", "run", "cell", "spikes", "gradient_norm_median", "gradient_norm_p999",
-    "clipped_share",
+    "peak_memory", "run", "cell", "rung", "spikes", "gradient_norm_median", "gradient_norm_p999",
+    "clipped_share", "log_z", "largest_attention_logit", "stream_rms", "stream_growth",
+    "update_ratio", "position_similarity", "recall",
 )  # fmt: skip
 
 
@@ -43,8 +44,12 @@ def _row(run: RunResult) -> list[str]:
         str(run.peak_memory),
         run.id,
         run.cell,
+        run.rung,
         _exact(run.spikes.events if run.spikes else None),
         *(_exact(value) for value in _norms(run)),
+        _exact(run.log_z),
+        *(_exact(value) for value in _insides(run)),
+        _exact(run.recall),
     ]
 
 
@@ -52,6 +57,19 @@ def _norms(run: RunResult) -> tuple[float | None, float | None, float | None]:
     """Median and 99.9th percentile of the gradient's norm, and the share of clipped steps."""
     norms = run.norms
     return (norms.median, norms.p999, norms.clipped) if norms else (None, None, None)
+
+
+def _insides(run: RunResult) -> tuple[float | None, ...]:
+    found = run.insides
+    if found is None:
+        return (None,) * 5
+    return (
+        found.largest_attention_logit,
+        found.stream_rms,
+        found.stream_growth,
+        found.update_ratio,
+        found.position_similarity,
+    )
 
 
 def _exact(value: float | None) -> str:

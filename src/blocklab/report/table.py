@@ -4,7 +4,7 @@ import csv
 import io
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 from blocklab.report import formats
 from blocklab.report.formats import fixed
@@ -32,6 +32,7 @@ class Row:
     stable_margin: str
     rate_sensitivity: str
     spikes_per_thousand: str
+    recall: str
     parameters: str
     flops_per_token: str
     tokens_per_second: str
@@ -77,6 +78,7 @@ def _row(arm: Arm) -> Row:
         spikes_per_thousand=""
         if arm.spikes_per_thousand is None
         else fixed(arm.spikes_per_thousand, 1),
+        recall="" if arm.recall is None else f"{arm.recall:.1%}",
         parameters=str(arm.n_parameters),
         flops_per_token=str(arm.flops_per_token),
         tokens_per_second=f"{arm.tokens_per_second:.0f}",
@@ -102,7 +104,7 @@ COLUMNS: Sequence[Column] = (
     Column("Changes", "", lambda row: _between(row.changes, " · matched: ", row.matched), False),
     Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
     Column("Effect", "nats", lambda row: row.effect),
-    Column("95 % interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
+    Column("Interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
     Column("Verdict", "", lambda row: row.verdict, is_number=False, may_be_left_out=True),
     Column("Best rate", "", lambda row: row.best_rate + (f" ({row.edge})" if row.edge else "")),
     Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
@@ -110,6 +112,7 @@ COLUMNS: Sequence[Column] = (
     Column("Stable margin", "× best rate", lambda row: row.stable_margin, may_be_left_out=True),
     Column("Rate sensitivity", "nats", lambda row: row.rate_sensitivity, may_be_left_out=True),
     Column("Spikes", "per 1,000 steps", lambda row: row.spikes_per_thousand, may_be_left_out=True),
+    Column("Recall", "of answers", lambda row: row.recall, may_be_left_out=True),
     Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
     Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
     Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),
@@ -130,9 +133,11 @@ NOTES = (
 def columns(result: StudyResult) -> list[Column]:
     """The columns that have something to show."""
     shown = rows(result)
+    interval = f"{result.facts.level:.0%} interval".replace("%", " %")
+    named = [replace(c, heading=interval) if c.heading == "Interval" else c for c in COLUMNS]
     return [
         column
-        for column in COLUMNS
+        for column in named
         if not column.may_be_left_out or any(column.cell(row) for row in shown)
     ]
 

@@ -8,7 +8,7 @@ from blocklab.study.results import StudyResult
 if TYPE_CHECKING:
     from rich.table import Table
 
-_SHOWN = ("Loss", "Effect", "95 % interval", "Verdict", "Best rate", "Diverged")
+_SHOWN = ("Loss", "Effect", "Verdict", "Best rate", "Diverged")
 
 
 def summary_table(result: StudyResult) -> "Table":
@@ -18,7 +18,7 @@ def summary_table(result: StudyResult) -> "Table":
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column("Arm", overflow="fold", min_width=8)
-    columns = [column for column in table.columns(result) if column.heading in _SHOWN]
+    columns = [column for column in table.columns(result) if _is_shown(column.heading)]
     for column in columns:
         heading = f"{column.heading}\n{column.unit}" if column.unit else column.heading
         shown.add_column(heading, justify="right", no_wrap=True)
@@ -29,6 +29,10 @@ def summary_table(result: StudyResult) -> "Table":
         # Text, not markup: a name may hold brackets.
         shown.add_row(*(Text(text) for text in texts), style=style)
     return shown
+
+
+def _is_shown(heading: str) -> bool:
+    return heading in _SHOWN or heading.endswith("interval")
 
 
 def summary_text(result: StudyResult) -> list[str]:

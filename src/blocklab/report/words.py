@@ -82,6 +82,7 @@ def sentence(arm: Arm, result: StudyResult) -> str:
     """What is to be said of one arm; it begins with the arm's name."""
     parts = [
         _level(arm) if arm.role == "baseline" else _comparison(arm, result),
+        *_trends(arm, result),
         *_chance(arm),
         *_left_out(arm, result),
         *_edge(arm),
@@ -140,6 +141,17 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
         f"{subject}: {nats(abs(effect.mean))} nats {sign} than {base} "
         f"({_interval(effect, result)}){zero}."
     )
+
+
+def _trends(arm: Arm, result: StudyResult) -> list[str]:
+    """How the effect changes along each axis of the ladder."""
+    said = []
+    for ladder in result.ladders:
+        if arm.name in ladder.trends:
+            first, last = (formats.compact(ladder.rungs[end].size) for end in (0, -1))
+            trend = real_minus(ladder.trends[arm.name].sentence(ladder.axis))
+            said.append(f"From {first} to {last} {ladder.axis}: {trend}.")
+    return said
 
 
 def _begun(text: str) -> str:

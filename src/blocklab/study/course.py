@@ -41,8 +41,13 @@ class Course:
 
 
 def courses(plan: Plan, known: Known) -> tuple[Course, ...]:
-    """The course of every arm in every cell, in the plan's order."""
+    """The course of every arm in every cell, in the plan's order; its ladder left out."""
     return tuple(_course(plan, arm, known) for arm in plan.arms)
+
+
+def all_courses(plan: Plan, known: Known) -> tuple[Course, ...]:
+    """Those of the study itself, then those of its ladder, rung by rung."""
+    return tuple(course for part in plan.whole for course in courses(part, known))
 
 
 def missing_runs(of: Sequence[Course], known: Known) -> list[PlannedRun]:
@@ -81,7 +86,7 @@ def _searched(
     runs: list[PlannedRun] = []
     shown: dict[float, float | None] = {}
     while True:
-        decision = next_rates(shown, plan.study.delta, arm.training.learning_rates)
+        decision = next_rates(shown, plan.study.resolved_resolution, arm.training.learning_rates)
         if decision.kind != "try":
             return runs, decision
         asked = [plan.run(arm, SEARCH_SEED, rate) for rate in decision.rates]

@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import safetensors.numpy
@@ -20,6 +20,7 @@ from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.statistics import Array
 from blocklab.study.study import Study
 from blocklab.training.checkpoint import read_metrics
+from blocklab.training.inspection import Inspection, summarised_looks
 from blocklab.training.run import WINDOWS, finished
 from blocklab.training.stability import find_spikes, summarised_norms
 
@@ -29,10 +30,12 @@ FIXED = (
     "data",
     "match",
     "nuisances",
+    "ladder",
     "search",
     "delta",
+    "resolution",
+    "metrics",
     "budget",
-    "numerics",
 )
 """What every study in one folder has in common; variants and seeds may be added."""
 
@@ -43,6 +46,21 @@ REPORT = "report.html"
 
 POINTS_KEPT = 400
 """Steps of a run that a report is given; a longer curve is thinned evenly."""
+
+
+LOOKS_KEPT = 40
+"""Looks into a run's model that a report is given."""
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What a study's folder keeps beside the question, so that a report needs no corpus."""
+
+    text: Text
+    command: str
+    """What to type to run it again."""
+    differences: Mapping[str, str]
+    """By variant: where it was seen to differ from the baseline, before any training."""
 
 
 class StudyFolder:
@@ -60,8 +78,8 @@ class StudyFolder:
         """Copies of the files that define parts of the user's own."""
         return tuple(sorted((self.path / "plugins").glob("*.py")))
 
-    def read(self) -> tuple[Study, Text, str]:
-        """The study, what is known of its text, and the command that made it.
+    def read(self) -> tuple[Study, Circumstances]:
+        """The study, and what is known of how it began.
 
         Raises BlocklabError when the folder holds no study.
         """
@@ -69,13 +87,13 @@ class StudyFolder:
         try:
             known = json.loads(facts.read_text(encoding="utf-8"))
             text = Text(**known["text"] | {"notes": tuple(known["text"]["notes"])})
-            command = str(known["command"])
+            circumstances = Circumstances(text, str(known["command"]), dict(known["differences"]))
         except (OSError, ValueError, KeyError, TypeError):
             raise BlocklabError(
                 f"{self.path}: holds no study (no readable {FACTS}); give the folder that "
                 "blocklab ablate wrote"
             ) from None
-        return Study.from_yaml(self.study_file), text, command
+        return Study.from_yaml(self.study_file), circumstances
 
     def widened(self, study: Study, fingerprint: str) -> Study:
         """`study` with what the folder already holds of the same question.
@@ -86,7 +104,8 @@ class StudyFolder:
             if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
                 raise BlocklabError(f"{self.path}: is not empty and holds no study; give --out")
             return study
-        held, text, _ = self.read()
+        held, circumstances = self.read()
+        text = circumstances.text
         where = first_difference(_fixed(held), _fixed(study))
         if where is None and text.fingerprint != fingerprint:
             where = ("the text of data.corpus", text.fingerprint, fingerprint)
@@ -95,26 +114,47 @@ class StudyFolder:
                 where = first_difference(
                     held.variants[name], study.variants[name], f"variants.{name}"
                 )
+        numerics = study.numerics or held.numerics
+        if where is None and held.numerics not in (None, numerics):
+            where = ("numerics", held.numerics, numerics)
         if where is not None:
             path, there, here = where
             raise BlocklabError(
                 f"{self.path}: holds another study: {path} is {there!r} there and {here!r} here; "
                 "choose another folder with --out"
             )
-        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
         return Study.parse(
             study.plain()
             | {
                 "variants": {**held.variants, **study.variants},
-                "seeds": max(held.seeds, study.seeds),
-                "looked": held.seeds if reported else held.looked,
+                "widths": {**study.widths, **held.widths},
+                "numerics": None if numerics is None else numerics.plain(),
             }
+            | self._widened_seeds(held, study)
         )
 
-    def write(self, study: Study, text: Text, command: str, plugins: Sequence[Path]) -> None:
+    def _widened_seeds(self, held: Study, study: Study) -> dict[str, Value]:
+        """The larger number of seeds, and how many of them were looked at already.
+
+        Raises BlocklabError where looking twice was declared, or would be declared too late.
+        """
+        if held.seeds == "two-look" or study.seeds == "two-look":
+            if held.seeds != study.seeds:
+                raise BlocklabError(
+                    f"{self.path}: how often the study looks was fixed before it began: seeds is "
+                    f"{held.seeds} there and {study.seeds} here; choose another folder with --out"
+                )
+            return {}
+        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
+        return {
+            "seeds": max(held.seeds, study.seeds),
+            "looked": held.seeds if reported else held.looked,
+        }
+
+    def write(self, study: Study, circumstances: Circumstances, plugins: Sequence[Path]) -> None:
         """Write the question and its circumstances. Raises RunFailed when the disk refuses."""
-        facts = {"command": command, "text": asdict(text)}
-        write_atomically(self.path / FACTS, json.dumps(facts, indent=1).encode())
+        facts = json.dumps(asdict(circumstances), indent=1)
+        write_atomically(self.path / FACTS, facts.encode())
         for file in plugins:
             (self.path / "plugins").mkdir(exist_ok=True)
             write_atomically(self.path / "plugins" / file.name, file.read_bytes())
@@ -146,6 +186,9 @@ class StudyFolder:
         if outcome is None:
             return None
         rows = read_metrics(folder / "metrics.jsonl")
+        looks = tuple(
+            (row["step"], Inspection(**row["inspection"])) for row in rows if "inspection" in row
+        )
         stride = max(1, len(rows) // POINTS_KEPT)
         kept = [row for i, row in enumerate(rows) if i % stride == 0 or i == len(rows) - 1]
         return RunResult(
@@ -168,8 +211,12 @@ class StudyFolder:
                 if row.get("validation_loss") is not None
             ),
             cell=run.cell,
+            rung=run.rung,
             spikes=find_spikes([row["train_loss"] for row in rows]),
             norms=summarised_norms([row["gradient_norm"] for row in rows], run.spec.training.clip),
+            log_z=_mean_of_last_tenth([row["log_z"] for row in rows]),
+            insides=summarised_looks([look for _, look in looks]),
+            looks=looks[:: max(1, len(looks) // LOOKS_KEPT)],
             **vars(outcome),
         )
 
@@ -221,6 +268,11 @@ def first_difference(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _mean_of_last_tenth(values: Sequence[float]) -> float | None:
+    tenth = values[-max(1, len(values) // 10) :]
+    return _finite(math.fsum(tenth) / len(tenth)) if tenth else None
 
 
 def _fixed(study: Study) -> dict[str, Value]:

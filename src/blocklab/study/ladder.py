@@ -50,8 +50,8 @@ class Trend:
     rungs: tuple[Estimate | None, ...]
     """The effect at each size, smallest first; None where undecided or under two complete pairs."""
 
-    @property
-    def sentence(self) -> str:
+    def sentence(self, axis: str = "size") -> str:
+        """The trend in words, figures in nats; `axis` names what grows."""
         said = self.word if not self.reason else f"{self.word}: {self.reason}"
         if self.slope is None:
             return said
@@ -59,7 +59,7 @@ class Trend:
         tenfold = self.slope.mean * math.log(10)
         low, high = self.slope.low * math.log(10), self.slope.high * math.log(10)
         return (
-            f"{said} ({tenfold:+.4f} for ten times the size, "
+            f"{said} ({tenfold:+.4f} for ten times the {axis}, "
             f"{self.slope.level:.0%}: {low:+.4f} to {high:+.4f}; {self._ends()})"
         )
 
@@ -72,7 +72,9 @@ class Trend:
         )
 
 
-def trend(rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95) -> Trend:
+def trend(
+    rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95, claims: bool = True
+) -> Trend:
     """The word for two or more rungs, given in any order.
 
     Slope `b = Σ w_s·d̄_s` with `w_s = (x_s - x̄)/Σ(x - x̄)²` on x = log size, its variance
@@ -84,6 +86,7 @@ def trend(rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95) -> T
 
     Args:
         seeds: those that every rung planned, fixed beforehand; under five nothing is claimed.
+        claims: False where rates were not searched: the figures alone, *exploratory*.
 
     Raises BlocklabError for fewer than two different sizes.
     """
@@ -92,7 +95,8 @@ def trend(rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95) -> T
     if len(set(sizes)) < 2 or len(set(sizes)) < len(sizes) or not sizes[0] > 0:
         raise BlocklabError(f"ladder: expected two or more different sizes, found {sizes}")
     effects = tuple(_effect(rung, seeds, level) for rung in ladder)
-    word: TrendWord = "exploratory" if len(seeds) < FEWEST_SEEDS else "no trend resolved"
+    explores = len(seeds) < FEWEST_SEEDS or not claims
+    word: TrendWord = "exploratory" if explores else "no trend resolved"
     for rung, effect in zip(ladder, effects, strict=True):
         if rung.undecided is not None:
             return Trend(word, f"size {rung.size:g}: {rung.undecided}", None, effects)
@@ -100,7 +104,7 @@ def trend(rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95) -> T
             return Trend(word, f"size {rung.size:g}: too few complete pairs", None, effects)
     known = [effect for effect in effects if effect is not None]
     slope = _slope(sizes, known, level)
-    if word != "exploratory":
+    if not explores:
         word = _word(slope, known[0], known[-1])
     return Trend(word, "", slope, effects)
 

@@ -4,7 +4,8 @@ Untrained models are built, taken apart and probed; the first finding is an erro
 variant. Not for what training brings: see `training.stability`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -54,6 +55,27 @@ class Difference:
     """Paths of the training record."""
     idle: tuple[str, ...]
     """Declared paths that only say what the model would resolve without them."""
+
+    @property
+    def sentence(self) -> str:
+        """Where it was seen, before any training."""
+        found = [
+            f"{what}: {_summed_up(paths)}"
+            for what, paths in (
+                ("other modules", self.modules),
+                ("other parameters", self.parameters),
+                ("other first values", self.first_values),
+                ("another recipe", self.training),
+            )
+            if paths
+        ]
+        if self.logits == 0:
+            found.append("logits at step 0 are equal")
+        elif self.logits is not None:
+            found.append(f"logits at step 0 move by up to {self.logits:.3g}")
+        if self.idle:
+            found.append(f"says only what is so anyway: {', '.join(self.idle)}")
+        return "; ".join(found)
 
 
 Computes: TypeAlias = tuple[object, ...]
@@ -314,6 +336,11 @@ def _require_declared(
                 f"{name}: differs from the baseline in the {what} of {_listed(places)}, which "
                 f"nothing that it declares explains ({', '.join(declared)})"
             )
+
+
+def _summed_up(paths: Iterable[str]) -> str:
+    """Paths with those of all blocks as one: `blocks.*.norm.attention`."""
+    return ", ".join(dict.fromkeys(re.sub(r"^blocks\.\d+\b", "blocks.*", path) for path in paths))
 
 
 def _listed(paths: list[str]) -> str:

@@ -22,14 +22,19 @@ def flops(config: ModelConfig) -> int:
 MEASURES: Mapping[str, Callable[[ModelConfig], int]] = {"parameters": parameters, "flops": flops}
 
 
+def natural_width(config: ModelConfig) -> int | None:
+    """Width of the feed-forward as its record says it; None for one that has none."""
+    feed_forward = getattr(config.block, "feed_forward", None)
+    width: Callable[[int], int | None] = getattr(feed_forward, "width", lambda _: None)
+    return width(config.d_model)
+
+
 def matched(config: ModelConfig, target: int, measure: Callable[[ModelConfig], int]) -> ModelConfig:
     """`config` with the feed-forward width at which `measure` comes nearest to `target`.
 
     The config itself when it already is as near as any width, or has no width to solve.
     """
-    width = getattr(getattr(config.block, "feed_forward", None), "width", lambda d: None)(
-        config.d_model
-    )
+    width = natural_width(config)
     if width is None or measure(config) == target:
         return config
 

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field, replace
 
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
 from blocklab.record import with_changes
+from blocklab.study.looks import ONE_LOOK, Look, first_look, second_look
 from blocklab.study.matching import MEASURES, WIDTH, matched
-from blocklab.study.results import ArmRole, Text
+from blocklab.study.results import ArmRole, Axis, Text
+from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
+from blocklab.training.numerics import Numerics
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
 
@@ -45,6 +49,7 @@ class PlannedRun:
 
     arm: str
     cell: str
+    rung: str
     seed: int
     learning_rate: float
     spec: RunSpec
@@ -64,11 +69,29 @@ class Plan:
     arms: tuple[PlannedArm, ...]
     """Cell by cell; in each the baseline first, the placebo last."""
     plugins: Mapping[str, str] = field(default_factory=dict)
+    rung: str = ""
+    """Name of the ladder's rung that this is the plan of; empty for the study itself."""
+    ladder: tuple["PlannedRung", ...] = ()
+    earlier: Mapping[str, Estimate] | None = None
+    """The first look's effects, where the study looks twice and has come to the second."""
+
+    @property
+    def whole(self) -> tuple["Plan", ...]:
+        """The study's own plan and those of its ladder's rungs."""
+        return (self, *(rung.plan for rung in self.ladder))
 
     @property
     def seeds(self) -> tuple[int, ...]:
         """The reporting seeds."""
-        return tuple(range(1, self.study.seeds + 1))
+        looks = self.study.looks
+        return tuple(range(1, looks[0 if self.earlier is None else -1] + 1))
+
+    @property
+    def look(self) -> Look:
+        """What its verdicts pay for looking."""
+        if self.study.seeds != "two-look":
+            return ONE_LOOK
+        return first_look() if self.earlier is None else second_look(self.earlier)
 
     @property
     def judging_seeds(self) -> tuple[int, ...]:
@@ -92,22 +115,84 @@ class Plan:
             data=self.study.data,
             data_fingerprint=self.text.fingerprint,
             seed=seed,
+            metrics=self.study.metrics,
             draw=arm.draw,
-            numerics=self.study.numerics,
+            numerics=self.study.numerics or Numerics(),
             plugins=dict(self.plugins),
         )
-        return PlannedRun(arm.name, arm.cell, seed, rate, spec)
+        return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)
+
+
+@dataclass(frozen=True)
+class PlannedRung:
+    """The study again at another size, or for a shorter training."""
+
+    axis: Axis
+    size: float
+    """Parameters of the baseline, or tokens of a run."""
+    plan: Plan
 
 
 def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> Plan:
-    """The arms of a study in every cell of its nuisances; nothing is built.
+    """The arms of a study in every cell of its nuisances and on every rung; nothing is built.
 
-    Raises BlocklabError naming the variant, or the nuisance, that is wrong.
+    Raises BlocklabError naming the variant, the nuisance, or the rung that is wrong.
     """
+    made = _plan(study, text, plugins or {})
+    return replace(made, ladder=tuple(_rungs(made)))
+
+
+def _plan(study: Study, text: Text, plugins: Mapping[str, str], rung: str = "") -> Plan:
     arms: list[PlannedArm] = []
     for levels in _cells(study):
-        arms += _arms_of_cell(study, text, levels)
-    return Plan(study, text, tuple(arms), dict(plugins or {}))
+        arms += _arms_of_cell(study, text, levels, rung)
+    return Plan(study, text, tuple(arms), dict(plugins), rung)
+
+
+def _rungs(whole: Plan) -> Iterator[PlannedRung]:
+    """Each is a study of its own, with its own schedule and its own search of the rates."""
+    study, base = whole.study, whole.arms[0]
+    tokens, size = n_tokens(base), count(base.config).total
+    for share in study.ladder.tokens:
+        yield _rung(whole, "tokens", {}, round(tokens * share), f"{share:g} of the tokens")
+    for i, changes in enumerate(study.ladder.sizes):
+        try:
+            config = resolved_vocabulary(
+                study.baseline.config().with_changes(changes), whole.text.vocab_size
+            )
+        except BlocklabError as error:
+            raise BlocklabError(f"ladder.sizes.{i}: {error}") from None
+        name = ", ".join(f"{path} {_level(value)}" for path, value in changes.items())
+        share = count(config).total / size
+        yield _rung(whole, "parameters", changes, round(tokens * share), name)
+
+
+def _rung(whole: Plan, axis: Axis, changes: Changes, tokens: int, name: str) -> PlannedRung:
+    model = whole.study.baseline.config().with_changes(changes)
+    training = whole.study.training.with_tokens(tokens)
+    study = Study.parse(
+        whole.study.plain()
+        | {
+            "baseline": {"name": whole.study.baseline.name, "model": model.plain()},
+            "training": training.plain(),
+            "ladder": {},
+            "interactions": {},
+            "placebo": False,
+        }
+    )
+    try:
+        made = _plan(study, whole.text, whole.plugins, name)
+    except BlocklabError as error:
+        raise BlocklabError(f"ladder: at {name}: {error}") from None
+    base = made.arms[0]
+    size = n_tokens(base) if axis == "tokens" else count(base.config).total
+    return PlannedRung(axis, size, made)
+
+
+def n_tokens(arm: PlannedArm) -> int:
+    """Tokens that one run of an arm is trained on."""
+    steps = arm.training.n_steps(arm.config.context_length) or 0
+    return steps * arm.training.batch_size * arm.config.context_length
 
 
 def _cells(study: Study) -> Iterator[Changes]:
@@ -116,7 +201,7 @@ def _cells(study: Study) -> Iterator[Changes]:
         yield dict(zip(study.nuisances, values, strict=True))
 
 
-def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[PlannedArm]:
+def _arms_of_cell(study: Study, text: Text, levels: Changes, rung: str) -> Iterator[PlannedArm]:
     said = {path: _level(value) for path, value in levels.items()}
     try:
         config, recipe = _changed(study.baseline.config(), study.training, levels)
@@ -133,12 +218,14 @@ def _arms_of_cell(study: Study, text: Text, levels: Changes) -> Iterator[Planned
         raise BlocklabError("training.tokens: how long? give it, or training.steps")
     yield baseline
     for name, changes in study.variants.items():
-        yield _variant(name, changes, baseline, study)
+        yield _variant(name, changes, baseline, study, rung)
     if study.placebo:
         yield replace(baseline, name=PLACEBO, role="placebo", draw=PLACEBO)
 
 
-def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) -> PlannedArm:
+def _variant(
+    name: str, changes: Changes, baseline: PlannedArm, study: Study, rung: str
+) -> PlannedArm:
     if any(path.split(".")[0] == "data" or path == SWEPT for path in changes):
         raise BlocklabError(
             f"variants.{name}: a variant cannot change data or {SWEPT}, the loss would be of "
@@ -148,16 +235,25 @@ def _variant(name: str, changes: Changes, baseline: PlannedArm, study: Study) ->
         config, recipe = _changed(baseline.config, baseline.training, changes)
     except BlocklabError as error:
         raise BlocklabError(f"variants.{name}: {error}") from None
-    measure = MEASURES.get(study.match)
     fitted = config
-    if measure is not None and WIDTH not in changes and config != baseline.config:
-        fitted = matched(config, measure(baseline.config), measure)
+    if WIDTH not in changes and config != baseline.config:
+        measure = MEASURES.get(study.match)
+        timed = study.widths.get(width_key(name, baseline, rung))
+        if measure is not None:
+            fitted = matched(config, measure(baseline.config), measure)
+        elif timed is not None:
+            fitted = config.with_changes({WIDTH: timed})
     solved: Changes = {}
     if fitted != config:
         solved[WIDTH] = fitted.block.feed_forward.d_ff  # type: ignore[attr-defined]
     return PlannedArm(
         name, "variant", fitted, recipe, dict(changes), solved, levels=baseline.levels
     )
+
+
+def width_key(variant: str, baseline: PlannedArm, rung: str) -> str:
+    """What a width that was solved by measurement is kept under."""
+    return " / ".join(filter(None, (rung, baseline.cell, variant)))
 
 
 def _changed(

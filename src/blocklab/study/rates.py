@@ -140,19 +140,20 @@ def search_grid(rates: Sequence[float]) -> tuple[float, ...]:
 
 def next_rates(
     losses_by_rate: Mapping[float, float | None],
-    delta: float,
+    resolution: float,
     grid: Sequence[float] = DEFAULT_GRID,
 ) -> Decision:
     """What to train next with the search seed, from all that it has shown so far.
 
     The grid first; past an edge with the best loss at most two further rates; then half-steps
-    about the best until the slack of its curve is at most δ/2 (for a parabola D₂ ≤ 6δ), four
+    about the best until the slack of its curve is at most the resolution (for a parabola D₂ of 12
+    times that; 6δ at the default of δ/2), four
     halvings at most: noise alone can bend a curve by more than that, and slack then says what the
     study cannot resolve. The same losses always give the same decision, whoever trained them.
 
     Args:
         losses_by_rate: final loss of the search seed, nats; None or not finite: diverged.
-        delta: the smallest effect that matters, nats.
+        resolution: the slack to come down to, nats.
         grid: the study's rates; taken ×3 apart by `search_grid`.
 
     Raises BlocklabError for a rate that the search could not have asked for.
@@ -163,7 +164,7 @@ def next_rates(
     best = _bracketed_best(len(start), known, origin)
     if isinstance(best, Decision):
         return best
-    return _refined(best, known, origin, delta / 2)
+    return _refined(best, known, origin, resolution)
 
 
 def tuned(losses: Mapping[float, Losses]) -> Tuned:

@@ -3,16 +3,22 @@
 Nothing here trains, reads a file or draws; the report and the terminal show these and no more.
 """
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from blocklab.study.interaction import Interaction
+from blocklab.study.ladder import Trend
 from blocklab.study.nuisances import NuisanceFinding
 from blocklab.study.rates import Losses
 from blocklab.study.statistics import Effect as Effect
 from blocklab.study.verdict import Placebo, Verdict
+from blocklab.training.inspection import Insides, Inspection
 from blocklab.training.stability import GradientNorms, Spikes, StableMargin
+
+Axis = Literal["tokens", "parameters"]
+"""What grows from rung to rung of a ladder."""
 
 ArmRole = Literal["baseline", "variant", "placebo"]
 
@@ -63,9 +69,21 @@ class RunResult:
     """(step, loss) of the evaluations on the way, if any were asked for."""
     cell: str = ""
     """The setting of the nuisances, in words; empty without any."""
+    rung: str = ""
+    """The ladder's rung, in words; empty for the study itself."""
     spikes: Spikes | None = None
     """None where the run is too short to tell."""
     norms: GradientNorms | None = None
+    log_z: float | None = None
+    """Of the output's softmax: mean over the last tenth of the steps."""
+    insides: Insides | None = None
+    """None where the run was not looked into."""
+    looks: tuple[tuple[int, Inspection], ...] = ()
+    """(step, look) for some of the looks, evenly spread."""
+    recall: float | None = None
+    """Share of determined answers given, where it was asked for."""
+    inspect_seconds: float = 0.0
+    """Of `seconds`, what looking into the model took."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +148,13 @@ class Arm:
     margin: StableMargin | None = None
     spikes_per_thousand: float | None = None
     """Mean over the runs at the best rate; None where they are too short."""
+    recall: float | None = None
+    """Share of determined answers given: mean over the runs at the best rate."""
+
+    @property
+    def known_slack(self) -> float:
+        """The slack, or none where it is not known: `undecided` then says why."""
+        return self.slack if self.slack is not None and math.isfinite(self.slack) else 0.0
 
 
 @dataclass(frozen=True)
@@ -177,8 +202,35 @@ class Facts:
     """The smallest effect that matters, nats."""
     looked: int = 0
     """How many of the seeds were reported before the others were added; verdicts leave them out."""
+    looks: tuple[int, ...] = ()
+    """Seeds at each look that the study declares; the second is taken where something is open."""
+    level: float = 0.95
+    """Of the intervals."""
     searched: bool = False
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
+    differences: Mapping[str, str] = field(default_factory=dict)
+    """By variant: where it was seen to differ from the baseline, before any training."""
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """The study at one size, or after one length of training."""
+
+    name: str
+    """Empty for the study itself."""
+    size: float
+    arms: tuple[Arm, ...]
+
+
+@dataclass(frozen=True)
+class LadderResult:
+    """The study along one axis."""
+
+    axis: Axis
+    rungs: tuple[RungResult, ...]
+    """Smallest first."""
+    trends: Mapping[str, Trend]
+    """By variant; empty while a rung is not finished."""
 
 
 @dataclass(frozen=True)
@@ -193,11 +245,18 @@ class StudyResult:
     """By name, where the study asks for some and every arm of theirs is trained."""
     cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
     """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
+    ladders: tuple[LadderResult, ...] = ()
 
     def in_cell(self, name: str) -> "StudyResult":
         """The result of one cell alone."""
-        runs = tuple(run for run in self.runs if run.cell == name)
+        runs = tuple(run for run in self.runs if run.cell == name and not run.rung)
         return StudyResult(self.facts, self.cells[name], runs)
+
+    def shown(self) -> "StudyResult":
+        """What curves are drawn of: the study itself, at its first setting of the nuisances."""
+        if self.cells:
+            return self.in_cell(next(iter(self.cells)))
+        return replace(self, runs=tuple(run for run in self.runs if not run.rung))
 
     @property
     def baseline(self) -> Arm:

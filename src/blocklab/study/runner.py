@@ -1,7 +1,7 @@
 """A study from question to result: prepare, plan, train what is missing, summarise."""
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -10,18 +10,22 @@ from typing import Protocol
 import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
-from blocklab.study.course import courses, missing_runs
+from blocklab.data.windows import ValidationWindows
+from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
-from blocklab.study.folder import StudyFolder
+from blocklab.study.evidence import at_look
+from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
-from blocklab.study.results import Facts, RunResult, StudyResult, Text
+from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
+from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
+from blocklab.study.timing import Say, with_numerics, with_timed_widths
+from blocklab.training.numerics import Numerics
+from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
-
-Say = Callable[[str], None]
 
 
 class Watcher(Protocol):
@@ -45,6 +49,8 @@ class Prepared:
     dataset: Dataset
     text: Text
     plugins: tuple[Path, ...]
+    differences: Mapping[str, str]
+    """By variant: where it was seen to differ from the baseline, before any training."""
 
 
 def prepare_study(
@@ -66,13 +72,20 @@ def prepare_study(
     plan(study, Text("", baseline.vocab_size or 1024, "", 0.0, 0, 0), fingerprints)
     dataset = prepare(study.data, say=say)
     require_windows(dataset, baseline.context_length)
+    if "recall" in study.metrics:
+        windows = ValidationWindows(dataset.validation, baseline.context_length)
+        require_answers(windows, answers_of(study.data))
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
-    ready = Prepared(plan(study, text, fingerprints), dataset, text, files)
-    for cell in ready.plan.cells:
-        require_differences(cell)
-    return ready
+    study = with_numerics(study, plan(study, text, fingerprints), dataset)
+    if study.match == "time":
+        study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
+    planned = plan(study, text, fingerprints)
+    checked = [require_differences(cell) for part in planned.whole for cell in part.cells]
+    # Those of the study itself, at the first setting of its nuisances.
+    differences = {found.arm: found.sentence for found in checked[0]}
+    return Prepared(planned, dataset, text, files, differences)
 
 
 def train_study(
@@ -100,38 +113,57 @@ def train_study(
     place = StudyFolder(path)
     again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
     with place.locked():
-        place.write(ready.plan.study, ready.text, again, ready.plugins)
+        circumstances = Circumstances(ready.text, again, ready.differences)
+        place.write(ready.plan.study, circumstances, ready.plugins)
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
         training.run(workers or default_workers())
-        return collected(ready.plan, ready.text, place, again)
+        return collected(ready.plan, circumstances, place)
 
 
 def stored_result(folder: str | Path) -> StudyResult:
     """The result from what a folder holds; trains nothing and needs no corpus."""
     place = StudyFolder(Path(folder))
     fingerprints = load_plugins(place.plugins)
-    study, text, command = place.read()
-    return collected(plan(study, text, fingerprints), text, place, command)
+    study, circumstances = place.read()
+    return collected(plan(study, circumstances.text, fingerprints), circumstances, place)
 
 
-def collected(plan: Plan, text: Text, place: StudyFolder, command: str) -> StudyResult:
+def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> StudyResult:
     """The result from whatever runs of the plan are finished."""
     known = place.known()
-    ways = courses(plan, known)
-    done = [run for way in ways for run in way.runs if run.spec.id in known]
+    plan = at_look(plan, courses(plan, known), place.windows_of)
+    done = [run for way in all_courses(plan, known) for run in way.runs if run.spec.id in known]
     found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
+    arms, cells = _arms(plan, known, runs, place)
+    rungs = [
+        (rung.axis, RungResult(rung.plan.rung, rung.size, _arms(rung.plan, known, runs, place)[0]))
+        for rung in plan.ladder
+    ]
+    return StudyResult(
+        facts=_facts(plan, circumstances),
+        arms=arms,
+        runs=runs,
+        interactions=interactions(plan, arms),
+        cells=cells if len(cells) > 1 else {},
+        ladders=ladders(plan, arms, rungs),
+    )
+
+
+def _arms(
+    plan: Plan, known: Known, runs: Sequence[RunResult], place: StudyFolder
+) -> tuple[tuple[Arm, ...], dict[str, tuple[Arm, ...]]]:
+    """The arms over all cells of one plan, and in each."""
+    ways = courses(plan, known)
     cells = {
         cell.arms[0].cell: summarised(
             cell, [way for way in ways if way.arm.cell == cell.arms[0].cell], runs, place.windows_of
         )
         for cell in plan.cells
     }
-    facts = _facts(plan, text, command)
-    arms = next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells)
-    return StudyResult(facts, arms, runs, interactions(plan, arms), cells if len(cells) > 1 else {})
+    return next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells), cells
 
 
 def described(dataset: Dataset) -> Text:
@@ -158,6 +190,7 @@ class _Training:
         checkpoint_seconds: float,
     ) -> None:
         self.ready, self.place, self.watcher = ready, place, watcher
+        self.plan = ready.plan
         self.checkpoint_seconds = checkpoint_seconds
         self.known = place.known()
         self.under_way: dict[Path, PlannedRun] = {}
@@ -168,7 +201,8 @@ class _Training:
         """Copy the finished runs of another study, and those that they let this one ask for."""
         while True:
             before = len(self.known)
-            asked = missing_runs(courses(self.ready.plan, self.known), self.known)
+            self._go_on()
+            asked = missing_runs(self.ways, self.known)
             self.place.take_finished(asked, other)
             self.known = self.place.known()
             if len(self.known) == before:
@@ -178,7 +212,7 @@ class _Training:
         """Train until nothing more is asked for."""
         jobs = self._asked()
         if self.watcher is not None:
-            self.watcher.planned(self.ready.plan, self._found(), self.expected)
+            self.watcher.planned(self.plan, self._found(), self.expected)
         if not jobs:
             return
         with ProcessPool(workers) as pool:
@@ -197,7 +231,7 @@ class _Training:
 
     def _asked(self) -> list[Job]:
         """Jobs for what the known losses ask for and is not under way yet."""
-        self.ways = courses(self.ready.plan, self.known)
+        self._go_on()
         self.expected = sum(way.n_expected for way in self.ways)
         jobs = []
         for run in missing_runs(self.ways, self.known):
@@ -207,6 +241,11 @@ class _Training:
             self.under_way[folder] = run
             jobs.append(self._job(run, folder))
         return jobs
+
+    def _go_on(self) -> None:
+        """Bring the plan and its courses to where the finished runs have come."""
+        self.plan = at_look(self.plan, courses(self.plan, self.known), self.place.windows_of)
+        self.ways = all_courses(self.plan, self.known)
 
     def _job(self, run: PlannedRun, folder: Path) -> Job:
         assert self.ready.dataset.folder is not None
@@ -226,20 +265,21 @@ class _Training:
             return
         done = sum(self.steps.values())
         left = sum(run.steps - self.steps.get(path, 0) for path, run in self.under_way.items())
-        unknown = self.expected - self._found() - len(self.under_way)
-        steps_a_run = self.ways[0].runs[0].steps
-        expected = done + left + max(0, unknown) * steps_a_run
+        unknown = max(0, self.expected - self._found() - len(self.under_way))
+        asked = [run.steps for way in self.ways for run in way.runs]
+        expected = done + left + round(unknown * sum(asked) / len(asked))
         self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 
-def _facts(plan: Plan, text: Text, command: str) -> Facts:
+def _facts(plan: Plan, circumstances: Circumstances) -> Facts:
+    text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
-    numerics = study.numerics
+    numerics = study.numerics or Numerics()
     return Facts(
         question=study.question,
         budget=study.budget,
-        command=command,
+        command=circumstances.command,
         corpus=study.data.corpus,
         tokenizer=text.tokenizer,
         vocab_size=text.vocab_size,
@@ -251,7 +291,7 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         n_layers=baseline.config.n_layers,
         batch_size=study.training.batch_size,
         steps=study.training.n_steps(baseline.config.context_length) or 0,
-        seeds=tuple(range(1, study.seeds + 1)),
+        seeds=plan.seeds,
         learning_rates=study.training.learning_rates,
         match=study.match,
         versions={
@@ -265,5 +305,8 @@ def _facts(plan: Plan, text: Text, command: str) -> Facts:
         notes=text.notes,
         delta=study.delta,
         looked=study.looked,
+        looks=study.looks,
+        level=plan.look.level,
         searched=study.search,
+        differences=circumstances.differences,
     )

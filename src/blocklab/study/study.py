@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -13,9 +13,13 @@ from blocklab.model.config import ModelConfig, Probability
 from blocklab.model.presets import preset
 from blocklab.record import Record, with_changes
 from blocklab.training.config import Recipe, TrainingConfig
-from blocklab.training.run import Numerics
+from blocklab.training.numerics import Numerics
+from blocklab.training.recall import answers_of
 
 PLACEBO = "placebo"
+
+TWO_LOOKS = (5, 10)
+"""Seeds at each look of `seeds: two-look`."""
 
 Changes = dict[str, Any]
 """Paths and values. Those that begin with `training.` address that record, others the model."""
@@ -69,6 +73,34 @@ class Baseline(Record):
         return source.with_changes(given | self.set)
 
 
+class Ladder(Record):
+    """Where else the comparison is repeated: at other sizes, and for shorter trainings."""
+
+    sizes: tuple[Changes, ...] = ()
+    """Changes to the baseline, by path; each size is trained for equal tokens a parameter."""
+    tokens: tuple[float, ...] = ()
+    """Shares of the tokens: `[0.25, 0.5]` repeats it for a quarter and for half of them."""
+
+    @model_validator(mode="after")
+    def _is_another_place(self) -> Self:
+        for share in self.tokens:
+            if not 0 < share < 1:
+                raise BlocklabError(
+                    f"ladder.tokens: {share:g}: expected shares between 0 and 1; the whole is the "
+                    "study itself"
+                )
+        if len(set(self.tokens)) < len(self.tokens):
+            raise BlocklabError(f"ladder.tokens: {list(self.tokens)} names a share twice")
+        for i, changes in enumerate(self.sizes):
+            wrong = [path for path in changes if path.split(".")[0] in ("training", "data")]
+            if wrong or not changes:
+                raise BlocklabError(
+                    f"ladder.sizes.{i}: expected changes to the model, such as {{d_model: 128}}; "
+                    f"found {wrong[0] if wrong else 'none'}"
+                )
+        return self
+
+
 class StudyTraining(Recipe):
     """How every run of a study trains; the rate is a grid."""
 
@@ -80,6 +112,10 @@ class StudyTraining(Recipe):
         if any(rate <= 0 for rate in rates) or len(set(rates)) < len(rates):
             raise ValueError(f"expected different positive rates, found {list(rates)}")
         return tuple(sorted(rates))
+
+    def with_tokens(self, tokens: int) -> "StudyTraining":
+        """The same over another length."""
+        return StudyTraining.parse(self.plain() | {"steps": None, "tokens": tokens})
 
     def at(self, learning_rate: float) -> TrainingConfig:
         """The record of a run at one of the rates."""
@@ -96,20 +132,32 @@ class Study(Record):
     variants: dict[str, Changes] = Field(default_factory=dict)
     training: StudyTraining = StudyTraining()
     data: DataConfig = DataConfig()
-    seeds: int = Field(5, gt=0)
-    """How many; every arm is trained with seeds 1 to n."""
+    seeds: Annotated[int, Field(gt=0)] | Literal["two-look"] = 5
+    """How many; every arm is trained with seeds 1 to n. `two-look`: five, and five more where
+    something is still open; the intervals and p values pay for looking twice."""
     looked: int = Field(0, ge=0)
     """Seeds whose results were already reported when more were added: verdicts then come from the
     others alone. Kept by the study's folder."""
-    match: Literal["parameters", "flops", "none"] = "parameters"
-    """What the feed-forward width of a variant is solved for, to equal the baseline's."""
+    match: Literal["parameters", "flops", "time", "none"] = "parameters"
+    """What the feed-forward width of a variant is solved for, to equal the baseline's; `time` is
+    that of a training step, as measured where the study begins."""
+    widths: dict[str, int] = Field(default_factory=dict)
+    """Of each variant, as `match: time` has measured them; kept by the study's folder."""
     delta: float = Field(0.01, gt=0)
     """Nats: the smallest effect that matters."""
+    resolution: float | None = Field(None, gt=0)
+    """Nats: the slack that the search refines an arm's rate to, and above which a verdict says
+    what it cannot resolve; null is half of delta."""
+    metrics: tuple[Literal["recall"], ...] = ()
+    """What is measured beside the loss at the end. `recall`: the share of determined answers that
+    an arm gives, on a synthetic corpus that has some."""
     search: bool = True
     """Search every arm's learning rate from the grid on; false trains the grid alone."""
     nuisances: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
     """What must be set to something and could decide the sign: values by path. Every arm is
     trained at every combination of them, and the verdict says on what it depends."""
+    ladder: Ladder = Ladder()
+    """The comparison again at other sizes and for shorter trainings: does the effect grow?"""
     interactions: dict[str, tuple[str, str, str]] = Field(default_factory=dict)
     """2×2s by name: two variants that change one thing each, and the one that changes both."""
     placebo: bool = True
@@ -118,7 +166,46 @@ class Study(Record):
     """Changes to this study by name of the budget: `{quick: {seeds: 3, training.tokens: …}}`."""
     budget: str = "standard"
     """The budget that this study stands at."""
-    numerics: Numerics = Numerics()
+    numerics: Numerics | None = None
+    """In what precision its runs compute; null is what a self-test finds fastest where the study
+    begins, and its folder keeps."""
+
+    @property
+    def resolved_resolution(self) -> float:
+        """Nats, half of delta where it is null."""
+        return self.delta / 2 if self.resolution is None else self.resolution
+
+    @model_validator(mode="after")
+    def _metrics_can_be_measured(self) -> Self:
+        if "recall" in self.metrics:
+            answers_of(self.data)
+        return self
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        """How many seeds each look has; one look unless the study declares two."""
+        return TWO_LOOKS if self.seeds == "two-look" else (self.seeds,)
+
+    @model_validator(mode="after")
+    def _two_looks_are_at_one_comparison(self) -> Self:
+        """Only a verdict has its price for looking twice worked out."""
+        if self.seeds != "two-look":
+            return self
+        if not self.search:
+            raise BlocklabError("seeds: two-look needs verdicts; give search: true, or a number")
+        others = {
+            "nuisances": self.nuisances,
+            "interactions": self.interactions,
+            "ladder": self.ladder.sizes or self.ladder.tokens,
+            "looked": self.looked,
+        }
+        for name, asked in others.items():
+            if asked:
+                raise BlocklabError(
+                    f"seeds: two-look is worked out for verdicts alone, not for {name}; give a "
+                    "number of seeds"
+                )
+        return self
 
     @model_validator(mode="after")
     def _names_are_distinct(self) -> Self:

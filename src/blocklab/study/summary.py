@@ -1,51 +1,48 @@
 """From finished runs to arms: the curve over rates, the best rate, the effect and its verdict."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, TypeAlias
-
-import numpy as np
+from typing import Literal
 
 from blocklab.model.count import count
 from blocklab.study.course import Course
+from blocklab.study.evidence import WindowsOf, evidence_of, judged, tuned_windows
 from blocklab.study.interaction import Interaction, interaction
 from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
-from blocklab.study.plan import Plan, PlannedRun
-from blocklab.study.rates import Tuned, search_grid
-from blocklab.study.results import SEARCH_SEED, Arm, Effect, RatePoint, RunResult, Text
+from blocklab.study.plan import Plan
+from blocklab.study.rates import search_grid
+from blocklab.study.results import SEARCH_SEED, Arm, RatePoint, RunResult, Text
 from blocklab.study.statistics import (
     SIGNIFICANT,
-    Array,
-    Estimate,
-    block_bootstrap,
     mean,
     paired_effect,
     spread,
 )
-from blocklab.study.verdict import ArmEvidence, pairs, placebo, verdicts
+from blocklab.study.verdict import (
+    ArmEvidence,
+    pairs,
+)
 from blocklab.training.stability import learning_rate_sensitivity, stable_margin, stalled
-
-WindowsOf: TypeAlias = Callable[[PlannedRun], tuple[Array, Array]]
-"""Final loss of every validation window of a finished run, and the windows' weights."""
 
 
 def summarised(
     plan: Plan, ways: Sequence[Course], runs: Sequence[RunResult], windows_of: WindowsOf
 ) -> tuple[Arm, ...]:
     """The arms of one cell, in the plan's order, from whatever runs are finished."""
-    cell = plan.arms[0].cell
+    here = (plan.arms[0].cell, plan.rung)
     own = {
-        way.arm.name: [r for r in runs if (r.arm, r.cell) == (way.arm.name, cell)] for way in ways
+        way.arm.name: [r for r in runs if r.arm == way.arm.name and (r.cell, r.rung) == here]
+        for way in ways
     }
     read = {way.arm.name: _losses(way, own[way.arm.name]) for way in ways}
     baseline = ways[0].arm.name
     arms = [_arm(plan, way, own[way.arm.name], read[way.arm.name], read[baseline]) for way in ways]
     if not plan.study.search or any(way.reading is None for way in ways):
         return tuple(arms)
-    windows = {way.arm.name: _tuned_windows(plan, way, windows_of) for way in ways}
-    evidence = {way.arm.name: _evidence(way) for way in ways}
-    return _judged(plan, arms, evidence, windows)
+    windows = {way.arm.name: tuned_windows(plan, way, windows_of) for way in ways}
+    evidence = {way.arm.name: evidence_of(way) for way in ways}
+    return judged(plan, arms, evidence, windows)
 
 
 def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, ...]:
@@ -59,13 +56,13 @@ def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, .
         for i, arm in enumerate(merged)
     }
     merged = [_with_reading(arm, evidence[arm.name]) for arm in merged]
-    judged = _judged(plan, merged, evidence, {})
+    with_verdicts = judged(plan, merged, evidence, {})
     levels = [plan_of_cell.arms[0].levels for plan_of_cell in plan.cells]
     return tuple(
         replace(arm, dependence=_dependence(plan, i, arm, cells, levels))
         if arm.role == "variant"
         else arm
-        for i, arm in enumerate(judged)
+        for i, arm in enumerate(with_verdicts)
     )
 
 
@@ -155,6 +152,7 @@ def _arm(
     grid = arm.training.learning_rates
     grid = search_grid(grid) if plan.study.search else grid
     spikes = [run.spikes.per_thousand for run in at_best if run.spikes is not None]
+    recalls = [run.recall for run in at_best if run.recall is not None]
     return Arm(
         name=arm.name,
         role=arm.role,
@@ -183,6 +181,7 @@ def _arm(
         sensitivity=_sensitivity(curve, grid, text, arm.config.rows),
         margin=stable_margin(curve, text.unigram_entropy) if curve else None,
         spikes_per_thousand=mean(spikes) if spikes else None,
+        recall=mean(recalls) if recalls else None,
     )
 
 
@@ -195,100 +194,6 @@ def _sensitivity(
     return learning_rate_sensitivity(
         curve, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy
     )
-
-
-def _evidence(way: Course) -> ArmEvidence:
-    assert way.reading is not None
-    return ArmEvidence(way.arm.name, way.reading.losses, way.reading.slack, way.undecided)
-
-
-def _judged(
-    plan: Plan,
-    arms: Sequence[Arm],
-    evidence: Mapping[str, ArmEvidence],
-    windows: Mapping[str, Mapping[int, tuple[Array, Array]]],
-) -> tuple[Arm, ...]:
-    """The arms with their verdicts, all variants as one family, and the placebo's chance."""
-    base = arms[0].name
-    variants = [
-        replace(
-            evidence[arm.name],
-            evaluation=_evaluation(windows, arm.name, base, evidence, plan.judging_seeds),
-        )
-        for arm in arms
-        if arm.role == "variant"
-    ]
-    found = (
-        verdicts(evidence[base], variants, plan.judging_seeds, plan.study.delta) if variants else ()
-    )
-    by_name = {verdict.name: verdict for verdict in found}
-    judged = []
-    for arm in arms:
-        verdict = by_name.get(arm.name)
-        chance = None
-        if arm.role == "placebo":
-            chance = placebo(evidence[base], evidence[arm.name], plan.judging_seeds)
-        estimate = verdict.estimate if verdict else chance.estimate if chance else None
-        effect = arm.effect
-        if estimate is not None:
-            judged_pairs = pairs(
-                evidence[base].losses, evidence[arm.name].losses, plan.judging_seeds
-            )
-            effect = _widened(judged_pairs, estimate)
-        judged.append(replace(arm, verdict=verdict, chance=chance, effect=effect))
-    return tuple(judged)
-
-
-def _widened(differences: Mapping[int, float], estimate: Estimate) -> Effect:
-    """The effect over the judging seeds, its interval with the slack of both arms."""
-    values = list(differences.values())
-    return Effect(differences, estimate.mean, spread(values), estimate.low, estimate.high)
-
-
-def _evaluation(
-    windows: Mapping[str, Mapping[int, tuple[Array, Array]]],
-    arm: str,
-    base: str,
-    evidence: Mapping[str, ArmEvidence],
-    seeds: Sequence[int],
-) -> tuple[float, float] | None:
-    """The interval that the choice of validation text leaves, over the complete pairs."""
-    if arm not in windows:
-        return None
-    both = pairs(evidence[base].losses, evidence[arm].losses, seeds)
-    if not both:
-        return None
-    weights = next(iter(windows[arm].values()))[1]
-    return block_bootstrap(
-        np.stack([windows[arm][seed][0] for seed in both]),
-        np.stack([windows[base][seed][0] for seed in both]),
-        weights,
-    )
-
-
-def _tuned_windows(
-    plan: Plan, way: Course, windows_of: WindowsOf
-) -> dict[int, tuple[Array, Array]]:
-    """Each seed's window losses, read where its final loss was read."""
-    reading = way.reading
-    assert reading is not None
-    return {
-        seed: _read_windows(plan, way, reading, seed, windows_of)
-        for seed, loss in reading.losses.items()
-        if loss is not None
-    }
-
-
-def _read_windows(
-    plan: Plan, way: Course, reading: Tuned, seed: int, windows_of: WindowsOf
-) -> tuple[Array, Array]:
-    total: Array | float = 0.0
-    weights = np.zeros(0)
-    for rate, weight in zip(reading.rates, reading.weights, strict=True):
-        if weight:
-            losses, weights = windows_of(plan.run(way.arm, seed, rate))
-            total = total + weight * losses
-    return np.asarray(total), weights
 
 
 def _merged(arms: Sequence[Arm]) -> Arm:
@@ -350,19 +255,14 @@ def _dependence(
             Cell(
                 levels=level,
                 differences=differences,
-                slack_variant=_or_none(here.slack),
-                slack_baseline=_or_none(base.slack),
+                slack_variant=here.known_slack,
+                slack_baseline=base.known_slack,
                 undecided=here.undecided or base.undecided,
             )
         )
     p = arm.verdict.p if arm.verdict is not None else None
     significant = p is not None and p < SIGNIFICANT
     return nuisance_finding(compared, plan.judging_seeds, significant)
-
-
-def _or_none(slack: float | None) -> float:
-    """No slack where it is not known: the cell then says why it is undecided."""
-    return slack if slack is not None and math.isfinite(slack) else 0.0
 
 
 def _median(values: Sequence[float]) -> float:

@@ -7,14 +7,14 @@ beside the loss and never turned into one.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from blocklab.errors import BlocklabError
+from blocklab.study.looks import ONE_LOOK, Look
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import (
     FIRST_LOOK,
-    SECOND_LOOK,
     SIGNIFICANT,
     Estimate,
     clopper_pearson,
@@ -76,31 +76,6 @@ def require_slack(name: str, slack: float, undecided: str | None) -> None:
 
 
 @dataclass(frozen=True)
-class Look:
-    """When the study is judged: once with all seeds, or twice with the error shared out."""
-
-    level: float = 0.95
-    """Two-sided, of the intervals."""
-    factor: float = 1.0
-    """On the p values of this look."""
-    earlier: Mapping[str, Estimate] = field(default_factory=dict)
-    """The first look's estimates by variant, at the second."""
-
-
-ONE_LOOK = Look()
-
-
-def first_look() -> Look:
-    """Of `seeds: two-look`, after the first seeds: 99 % intervals, p = min(1, 5·p)."""
-    return Look(0.99, FIRST_LOOK)
-
-
-def second_look(earlier: Mapping[str, Estimate]) -> Look:
-    """With all seeds: 96 % intervals, p = min(1, 5·p_first, 1.25·p)."""
-    return Look(0.96, SECOND_LOOK, earlier)
-
-
-@dataclass(frozen=True)
 class Divergence:
     """In how many of the same seeds two arms diverged."""
 
@@ -152,6 +127,8 @@ class Verdict:
     divergence: Divergence
     n_planned: int
     delta: float
+    resolution: float
+    """The slack that the study meant to come down to, nats."""
 
     @property
     def sentence(self) -> str:
@@ -186,7 +163,7 @@ class Verdict:
             remarks.append(self.reason)
         if self.estimate is not None and self.word != "undecided":
             slack = self.estimate.slack
-            if slack > self.delta / 2:
+            if slack > self.resolution:
                 remarks.append(f"nothing below the slack of {slack:.4f} is resolved")
         if self.word != "unstable" and (self.divergence.count or self.divergence.baseline_count):
             explores = self.word == "exploratory"
@@ -211,6 +188,7 @@ def verdicts(
     seeds: Sequence[int],
     delta: float = DELTA,
     look: Look = ONE_LOOK,
+    resolution: float | None = None,
 ) -> tuple[Verdict, ...]:
     """One verdict a variant, in their order; the placebo is not among them.
 
@@ -218,6 +196,7 @@ def verdicts(
         seeds: those that the study planned, fixed beforehand. Losses of others are not looked
             at: where seeds were added after looking, give the new ones alone.
         delta: the smallest effect that matters, nats.
+        resolution: the slack above which it is said what is not resolved; None is δ/2.
 
     All variants make one family, fixed beforehand: one that cannot be tested still counts in it.
     A study resolves nothing below its slack: *better* and *worse* also need a mean difference
@@ -226,8 +205,9 @@ def verdicts(
     """
     compared = [_compared(baseline, variant, seeds, look) for variant in variants]
     adjusted = holm([one.p for one in compared])
+    said_above = delta / 2 if resolution is None else resolution
     return tuple(
-        _verdict(one, float(p), len(variants), len(seeds), delta, look)
+        _verdict(one, float(p), len(variants), len(seeds), delta, said_above, look)
         for one, p in zip(compared, adjusted, strict=True)
     )
 
@@ -337,7 +317,13 @@ def _tested(effect: Estimate, earlier: Estimate | None, look: Look) -> tuple[flo
 
 
 def _verdict(
-    one: _Comparison, p: float, family: int, n_planned: int, delta: float, look: Look
+    one: _Comparison,
+    p: float,
+    family: int,
+    n_planned: int,
+    delta: float,
+    resolution: float,
+    look: Look,
 ) -> Verdict:
     word, reason = one.before_testing or _judged(one, p, delta)
     detectable = None
@@ -358,6 +344,7 @@ def _verdict(
         divergence=one.divergence,
         n_planned=n_planned,
         delta=delta,
+        resolution=resolution,
     )
 
 

@@ -26,6 +26,9 @@ class Recipe(Record):
     schedule: SerializeAsAny[ScheduleConfig] = Field(default_factory=Cosine)
     evaluate_every: int | None = Field(None, gt=0)
     """Steps between evaluations; null evaluates at the end only."""
+    inspect_every: int | None = Field(20, gt=0)
+    """Steps between looks into the model, the first step among them: gradient norm and update of
+    every block, size and sameness of the stream, attention's largest logit; null never looks."""
     validation_tokens: int | None = Field(None, gt=0)
     """How much of the validation part is swept, from its start; null sweeps all of it."""
 

@@ -4,6 +4,7 @@ Rows are taken a chunk at a time; while a chunk's softmax is at hand its gradien
 the backward pass only hands them on. Not for sampling: no logits come out of here.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -45,9 +46,11 @@ def linear_cross_entropy(
     whole optimiser step, and micro-batches of unequal size add up exactly. By default it is the
     number of this call, and without any target the loss is 0.
 
-    `chunk` is how many rows are at hand at once (default: `default_chunk(V)`), `products` who
-    multiplies (default: `default_products(hidden)`). Softmax, loss and log Z compute in at least
-    float32. Gradients exist once: a second backward pass through the same loss is refused.
+    `chunk` is how many rows are at hand at once (default: `default_chunk(V, dtype)`), `products`
+    who multiplies (default: `default_products(hidden)`). Softmax, loss and log Z compute in at
+    least float32, from products in the hidden states' dtype; of half precision the target's own
+    logit is computed apart, for its rounding would be the loss's. Gradients exist once: a second
+    backward pass through the same loss is refused.
     """
     _require_fit(hidden, weight, targets, bias)
     counted = targets != IGNORED
@@ -58,7 +61,7 @@ def linear_cross_entropy(
         total=total,
         scale=scale,
         softcap=softcap,
-        chunk=chunk or default_chunk(weight.shape[0]),
+        chunk=chunk or default_chunk(weight.shape[0], hidden.dtype),
         products=products or default_products(hidden),
     )
     if torch.is_grad_enabled() and any(
@@ -69,11 +72,15 @@ def linear_cross_entropy(
     return measured
 
 
-def default_chunk(vocab_size: int) -> int:
-    """Rows at once: about two million logits, which the caches hold, but 128 to 512 rows.
+def default_chunk(vocab_size: int, dtype: torch.dtype = torch.float32) -> int:
+    """Rows at once. About two million float32 logits, which the caches hold, but 128 to 512 rows:
+    fewer spend their time adding up the weight's gradient, more leave the caches.
 
-    Fewer rows spend their time adding up the weight's gradient, more rows leave the caches.
+    Half-precision products are so fast that adding up counts for more: 64 million logits, 128 MB,
+    which only a few rows at a time are read in float32.
     """
+    if dtype in (torch.bfloat16, torch.float16):
+        return min(4096, max(128, 2**26 // vocab_size // 16 * 16))
     return min(512, max(128, 2**21 // vocab_size // 16 * 16))
 
 
@@ -123,32 +130,46 @@ def _run(
     scaled = (hidden if task.scale == 1.0 else hidden * task.scale).contiguous()
     offset = None if bias is None else bias.to(wide) * task.scale
     products = _PRODUCTS[task.products](weight.detach().to(hidden.dtype).contiguous(), wide)
-    softmax = hidden.new_empty((task.chunk, weight.shape[0]), dtype=wide)
     share = (task.counted.to(wide) / task.total).unsqueeze(1)  # (N, 1), what a row weighs
     losses = hidden.new_empty(len(hidden), dtype=wide)
     log_z = torch.empty_like(losses)
     for_hidden = torch.empty_like(hidden) if needs[0] else None
     for_bias = weight.new_zeros((1, weight.shape[0]), dtype=wide) if needs[2] else None
+    # Probabilities: in a buffer of their own, or in place of logits of half precision.
+    softmax = hidden.new_empty((task.chunk, weight.shape[0])) if wide == hidden.dtype else None
     for start in range(0, len(hidden), task.chunk):
         rows = slice(start, start + task.chunk)
-        x, target = scaled[rows], task.targets[rows]
-        logits = _capped(products.logits(x), offset, task.softcap)  # (chunk, V)
-        p = torch.softmax(logits, 1, out=softmax[: len(x)])
-        # Well conditioned, as the largest probability is at least 1 / V.
-        log_z[rows] = logits.amax(1) - p.amax(1).log()
-        losses[rows] = log_z[rows] - logits.gather(1, target).squeeze(1)
-        if not any(needs):
-            continue
-        p.scatter_add_(1, target, p.new_full(target.shape, -1.0))
-        if task.softcap is not None:  # d tanh(u) = (1 - tanh(u)^2) du
-            p.addcmul_(p, logits.div_(task.softcap).square_(), value=-1)
+        x = scaled[rows]
+        scores = products.logits(x)  # (chunk, V)
+        p = scores if softmax is None else softmax[: len(x)]
+        for few in _few_rows(len(x), p):
+            own = slice(start + few.start, start + few.stop)
+            target = task.targets[own]
+            logits = scores[few].to(wide)
+            if softmax is None:
+                exact = (x[few].to(wide) * products.weight[target.squeeze(1)].to(wide)).sum(1)
+                logits.scatter_(1, target, exact.unsqueeze(1))
+            _cap(logits, offset, task.softcap)
+            out = None if softmax is None else p[few]
+            probabilities = torch.softmax(logits, 1, out=out)
+            # Well conditioned, as the largest probability is at least 1 / V.
+            log_z[own] = logits.amax(1) - probabilities.amax(1).log()
+            losses[own] = log_z[own] - logits.gather(1, target).squeeze(1)
+            if not any(needs):
+                continue
+            probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, -1.0))
+            if task.softcap is not None:  # d tanh(u) = (1 - tanh(u)^2) du
+                tanh = logits.div_(task.softcap)
+                probabilities.addcmul_(probabilities, tanh.square_(), value=-1)
+            if for_bias is not None:
+                for_bias.addmm_(share[own].t(), probabilities, alpha=task.scale)
+            if softmax is None:
+                p[few] = probabilities
         if for_hidden is not None:
             weighed = products.times_weight(p) * (share[rows] * task.scale)
             for_hidden[rows] = weighed
         if needs[1]:
             products.add_for_weight(p, x * share[rows])
-        if for_bias is not None:
-            for_bias.addmm_(share[rows].t(), p, alpha=task.scale)
     zero = losses.new_zeros(())
     rows_lost = torch.where(task.counted, losses, zero)
     loss = rows_lost.sum() / task.total
@@ -161,19 +182,27 @@ def _run(
     return Loss(loss, mean_log_z, rows_lost), gradients
 
 
-def _capped(logits: Tensor, offset: Tensor | None, softcap: float | None) -> Tensor:
+def _few_rows(n: int, p: Tensor) -> Iterator[slice]:
+    """All at once in full precision; of half precision as many as float32 copies stay cached."""
+    step = n if p.dtype in (torch.float32, torch.float64) else max(2**20 // p.shape[1], 8)
+    for start in range(0, n, step):
+        yield slice(start, min(start + step, n))
+
+
+def _cap(logits: Tensor, offset: Tensor | None, softcap: float | None) -> None:
     if offset is not None:
         logits.add_(offset)
     if softcap is not None:
         logits.div_(softcap).tanh_().mul_(softcap)
-    return logits
 
 
 class _Multiplier(Protocol):
     """The three products of a chunk with the weight (V, d); the third adds up over chunks."""
 
+    weight: Tensor
+
     def __init__(self, weight: Tensor, wide: torch.dtype) -> None: ...
-    def logits(self, x: Tensor) -> Tensor: ...  # (chunk, d) -> (chunk, V), at least float32
+    def logits(self, x: Tensor) -> Tensor: ...  # (chunk, d) -> (chunk, V)
     def times_weight(self, p: Tensor) -> Tensor: ...  # (chunk, V) -> (chunk, d)
     def add_for_weight(self, p: Tensor, x: Tensor) -> None: ...
     def for_weight(self) -> Tensor: ...  # (V, d)
@@ -183,29 +212,29 @@ class _TorchProducts:
     """torch.mm. The logits' buffer is used again by every chunk."""
 
     def __init__(self, weight: Tensor, wide: torch.dtype) -> None:
-        self._weight, self._wide = weight, wide
+        self.weight, self._wide = weight, wide
         self._buffer = weight.new_empty(0)
         self._total: Tensor | None = None  # (V, d)
 
     def logits(self, x: Tensor) -> Tensor:
         if len(self._buffer) < len(x):
-            self._buffer = self._weight.new_empty(len(x), len(self._weight))
-        return torch.mm(x, self._weight.t(), out=self._buffer[: len(x)]).to(self._wide)
+            self._buffer = self.weight.new_empty(len(x), len(self.weight))
+        return torch.mm(x, self.weight.t(), out=self._buffer[: len(x)])
 
     def times_weight(self, p: Tensor) -> Tensor:
-        return p.to(self._weight.dtype) @ self._weight
+        return p @ self.weight
 
     def add_for_weight(self, p: Tensor, x: Tensor) -> None:
-        narrow = self._weight.dtype
-        if self._total is None:
-            self._total = torch.zeros_like(self._weight, dtype=self._wide)
-        if narrow == self._wide:
+        if self.weight.dtype == self._wide:
+            if self._total is None:
+                self._total = torch.zeros_like(self.weight)
             self._total.addmm_(p.t(), x)
-        else:
-            self._total.add_(p.to(narrow).t() @ x.to(narrow))
+            return
+        part = p.t() @ x.to(p.dtype)
+        self._total = part.to(self._wide) if self._total is None else self._total.add_(part)
 
     def for_weight(self) -> Tensor:
-        return torch.zeros_like(self._weight) if self._total is None else self._total
+        return torch.zeros_like(self.weight) if self._total is None else self._total
 
 
 class _OneDnnProducts:
@@ -213,20 +242,20 @@ class _OneDnnProducts:
     gradient adds up as (d, V); views with gaps would fall back to a reference loop."""
 
     def __init__(self, weight: Tensor, wide: torch.dtype) -> None:
-        self._weight = weight
+        self.weight = weight
         self._total: Tensor | None = None  # (d, V)
         # 8 MB a product: memory that the allocator keeps and the caches hold.
         self._columns = max(2**21 // weight.shape[1], 1)
 
     def logits(self, x: Tensor) -> Tensor:
-        return inner_product(x, self._weight)
+        return inner_product(x, self.weight)
 
     def times_weight(self, p: Tensor) -> Tensor:
-        return inner_product(p, self._weight.t())
+        return inner_product(p, self.weight.t())
 
     def add_for_weight(self, p: Tensor, x: Tensor) -> None:
         if self._total is None:
-            self._total = self._weight.new_zeros(self._weight.shape[::-1])
+            self._total = self.weight.new_zeros(self.weight.shape[::-1])
         turned = x.t().contiguous()
         for start in range(0, p.shape[1], self._columns):
             columns = slice(start, start + self._columns)
@@ -235,7 +264,7 @@ class _OneDnnProducts:
 
     def for_weight(self) -> Tensor:
         if self._total is None:
-            return torch.zeros_like(self._weight)
+            return torch.zeros_like(self.weight)
         return self._total.t().contiguous()
 
 

@@ -5,6 +5,7 @@ as they were to the bit. Means over a run, and what they say of its stability, a
 """
 
 import math
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,8 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from blocklab.inspect.stream import mean_cosine
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.training.inspection import Inspection
+
+SEQUENCES = 2
+"""How many sequences of a training batch are looked at: enough for a root mean square."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +34,9 @@ class StreamMeasures:
     largest_attention_logit: tuple[float | None, ...]
     """For each block the largest score that enters its softmax, over the keys a query may see;
     None where the attention takes no softmax."""
-    log_z: float
-    """Mean log of the output softmax's normaliser."""
-
-    @property
-    def growth(self) -> float:
-        """Geometric mean over the blocks of the factor by which each one's rms grows."""
-        first, last = self.rms[0], self.rms[-1]
-        return (last / first) ** (1 / (len(self.rms) - 1)) if first > 0 else math.nan
+    position_similarity: tuple[float | None, ...]
+    """After each block the mean cosine between its vectors at different positions, 1 where all are
+    alike; None for sequences of one token."""
 
 
 def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
@@ -45,6 +46,7 @@ def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
     one sequence at a time are held in memory.
     """
     rms: list[float] = []
+    similarity: list[float | None] = []
     largest: list[float | None] = [None] * len(model.blocks)
     scores = _LargestScore()
 
@@ -59,6 +61,8 @@ def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
     def after(block: int) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
         def leave(_: nn.Module, __: tuple[Any, ...], stream: Tensor) -> None:
             rms.append(_rms(stream))
+            alike = mean_cosine(stream).mean() if stream.shape[1] > 1 else None
+            similarity.append(None if alike is None else float(alike))
             largest[block] = scores.largest
 
         return leave
@@ -74,14 +78,12 @@ def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
     device = model.embedding.weight.device
     kept = torch.random.fork_rng([device] if device.type == "cuda" else [])
     try:
-        with torch.no_grad(), evaluating(model), kept:
-            with scores:
-                stream = model.features(tokens)
-            log_z = [_wide(model.head(h)).logsumexp(-1).mean() for h in stream]  # each h (T, d)
+        with torch.no_grad(), evaluating(model), kept, scores:
+            model.features(tokens)
     finally:
         for hook in hooks:
             hook.remove()
-    return StreamMeasures(tuple(rms), tuple(largest), float(torch.stack(log_z).mean()))
+    return StreamMeasures(tuple(rms), tuple(largest), tuple(similarity))
 
 
 class _LargestScore(TorchFunctionMode):
@@ -153,22 +155,61 @@ def gradient_norm_by_block(model: nn.Module) -> dict[str, float]:
     }
 
 
-@contextmanager
-def measuring_updates(model: nn.Module) -> Iterator[dict[str, float]]:
-    """Around an optimiser's step: |weights after - before| / |before| of each block.
+class StepInspection:
+    """Looks into one optimiser step at its three moments; `seconds` is what that cost.
 
-    The mapping it yields is filled at the end, with the keys of `gradient_norm_by_block`. It holds
-    a copy of the weights meanwhile. A block whose weights were all zero is left out.
+    It holds a copy of the weights from `before_update` to `after_update`.
     """
-    before = _by_block(model, lambda p: p.detach().clone())
+
+    def __init__(self, model: Transformer, inputs: Tensor) -> None:
+        """Before the step: `inputs` (B, T) is its batch, of which a few sequences are read."""
+        self.seconds = 0.0
+        self._model = model
+        with self._counted():
+            self._stream = measure_stream(model, inputs[:SEQUENCES])
+
+    def before_update(self) -> None:
+        """With the gradients there and not clipped yet."""
+        with self._counted():
+            self._gradient_norm = gradient_norm_by_block(self._model)
+            self._before = weights_by_block(self._model)
+
+    def after_update(self) -> Inspection:
+        """With the weights moved."""
+        with self._counted():
+            return Inspection(
+                self._gradient_norm,
+                update_ratios(self._model, self._before),
+                self._stream.rms,
+                self._stream.position_similarity,
+                self._stream.largest_attention_logit,
+            )
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        began = time.perf_counter()
+        yield
+        self.seconds += time.perf_counter() - began
+
+
+def weights_by_block(model: nn.Module) -> dict[str, list[Tensor]]:
+    """A copy of the weights, with the keys of `gradient_norm_by_block`."""
+    return _by_block(model, lambda p: p.detach().clone())
+
+
+def update_ratios(model: nn.Module, before: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """|weights now - before| / |before| of each block; one whose weights were all zero is left out.
+
+    `before` is the `weights_by_block` of the same model.
+    """
     ratios: dict[str, float] = {}
-    yield ratios
     after = _by_block(model, nn.Parameter.detach)
     for name, old in before.items():
         size = float(torch.nn.utils.get_total_norm(old))
         if size > 0:
             change = torch._foreach_sub(after[name], old)
             ratios[name] = float(torch.nn.utils.get_total_norm(change)) / size
+    return ratios
 
 
 def _by_block(model: nn.Module, read: Callable[[nn.Parameter], Any]) -> dict[str, list[Any]]:

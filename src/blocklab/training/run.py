@@ -23,6 +23,7 @@ from blocklab.data.dataset import DataConfig, Dataset
 from blocklab.errors import BlocklabError
 from blocklab.files import write_atomically
 from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
 from blocklab.record import Record
 from blocklab.training.checkpoint import (
     MetricsFile,
@@ -33,6 +34,8 @@ from blocklab.training.checkpoint import (
 )
 from blocklab.training.config import TrainingConfig
 from blocklab.training.memory import peak_memory, start_measuring_memory
+from blocklab.training.numerics import Numerics
+from blocklab.training.recall import answers_of, recall
 from blocklab.training.stability import ended_high
 from blocklab.training.trainer import Divergence, StepMetrics, Trainer
 
@@ -45,14 +48,6 @@ WINDOWS = "validation.safetensors"
 """The final loss of every validation window: `losses` in nats, `n_targets` as their weights."""
 
 
-class Numerics(Record):
-    """What decides a run's bits beside its records: chosen once a study."""
-
-    device: str = "cpu"
-    dtype: Literal["float32"] = "float32"
-    threads: int = 1
-
-
 class RunSpec(Record):
     """Everything that decides a run's result."""
 
@@ -61,8 +56,12 @@ class RunSpec(Record):
     data: DataConfig
     data_fingerprint: str
     seed: int
+    metrics: tuple[Literal["recall"], ...] = ()
+    """What is measured beside the loss at the end."""
     draw: str = ""
     """Names another initial draw under the same seed (the placebo's)."""
+    weights: str | None = None
+    """Fingerprint of the weights it starts from; null draws them."""
     numerics: Numerics = Numerics()
     torch: str = ".".join(torch.__version__.split(".")[:2])
     plugins: dict[str, str] = Field(default_factory=dict)
@@ -72,7 +71,12 @@ class RunSpec(Record):
     @property
     def id(self) -> str:
         """16 hex digits, equal for equal records whatever their order on paper."""
-        text = json.dumps(self.plain(), sort_keys=True, separators=(",", ":"))
+        record = self.plain()
+        if self.weights is None:
+            del record[
+                "weights"
+            ]  # a run from scratch keeps the id it had before there was a choice
+        text = json.dumps(record, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
@@ -91,6 +95,10 @@ class RunOutcome:
     seconds: float
     tokens_per_second: float
     peak_memory: int
+    inspect_seconds: float = 0.0
+    """Of `seconds`, what looking into the model took."""
+    recall: float | None = None
+    """Share of determined answers given, where it was asked for."""
 
 
 class Stopped(Exception):
@@ -106,13 +114,15 @@ def train_run(
     folder: Path,
     dataset: Dataset,
     *,
+    start: Transformer | None = None,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> RunOutcome:
     """Train `spec` in `folder`, from its last checkpoint if there is one.
 
-    A finished folder is read, not trained again. Raises Stopped when `should_stop` says so, after
+    `start` holds the weights that `spec.weights` is the fingerprint of. A finished folder is read,
+    not trained again. Raises Stopped when `should_stop` says so, after
     saving; RunFailed when the disk fails; BlocklabError when the folder holds another run.
     """
     done = finished(folder)
@@ -121,17 +131,23 @@ def train_run(
     folder.mkdir(parents=True, exist_ok=True)
     start_measuring_memory()
     trainer = Trainer(
-        spec.model, corpus=dataset, training=spec.training, seed=spec.seed, draw=spec.draw
+        spec.model,
+        corpus=dataset,
+        training=spec.training,
+        seed=spec.seed,
+        draw=spec.draw,
+        numerics=spec.numerics,
     )
     total = trainer.total_steps
     if total is None:
         raise BlocklabError("how long? give training.steps or training.tokens")
+    _begin(trainer, spec, start)
     _resume(trainer, spec, folder)
     metrics = MetricsFile(folder / "metrics.jsonl")
     metrics.truncate_to(trainer.steps_done)
     saved_at = time.monotonic()
     for measured in trainer.steps(total):
-        row = asdict(measured)
+        row = {name: value for name, value in asdict(measured).items() if value is not None}
         every = spec.training.evaluate_every
         if every and measured.step % every == 0 and measured.step < total:
             row["validation_loss"] = trainer.evaluate()
@@ -162,6 +178,30 @@ def finished(folder: Path) -> RunOutcome | None:
         raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
 
 
+def require_fitting(config: ModelConfig, start: Transformer) -> None:
+    """Raise BlocklabError, naming the first, where a parameter of `config` has no such weights."""
+    given = {path: tuple(parameter.shape) for path, parameter in start.named_parameters()}
+    for path, spec in config.parameters().items():
+        if given.get(path) != spec.shape:
+            raise BlocklabError(
+                f"{path}: the model has shape {spec.shape}, the weights {given.get(path)}; "
+                "change no sizes, or train from scratch"
+            )
+
+
+def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
+    """Put the weights it starts from into the model that was just drawn."""
+    if (start is None) != (spec.weights is None):
+        raise BlocklabError("weights: starting weights and their fingerprint go together")
+    if start is None:
+        return
+    require_fitting(trainer.config, start)
+    given = dict(start.named_parameters())
+    with torch.no_grad():
+        for path, parameter in trainer.model.named_parameters():
+            parameter.copy_(given[path])
+
+
 def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     checkpoint = load_checkpoint(folder)
     if checkpoint is None:
@@ -180,6 +220,7 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     )
     trainer.steps_done = checkpoint.step
     trainer.train_seconds = checkpoint.state["train_seconds"]
+    trainer.inspect_seconds = checkpoint.state["inspect_seconds"]
 
 
 def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
@@ -190,7 +231,11 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
         folder,
         trainer.steps_done,
         tensors,
-        {"id": spec.id, "train_seconds": trainer.train_seconds},
+        {
+            "id": spec.id,
+            "train_seconds": trainer.train_seconds,
+            "inspect_seconds": trainer.inspect_seconds,
+        },
     )
 
 
@@ -200,7 +245,9 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan
     diverged = trainer.diverged
-    if diverged is None and ended_high(validation, losses[0], trainer.config.rows):
+    # Trained weights start low: there only the chance level says that training went wrong.
+    began = losses[0] if spec.weights is None else math.inf
+    if diverged is None and ended_high(validation, began, trainer.config.rows):
         where = "final loss" if math.isfinite(validation) else "validation loss"
         diverged = Divergence(trainer.steps_done, where)
     tenth = losses[-max(1, len(losses) // 10) :]
@@ -217,6 +264,8 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         seconds=trainer.train_seconds,
         tokens_per_second=tokens / trainer.train_seconds,
         peak_memory=peak_memory(),
+        inspect_seconds=trainer.inspect_seconds,
+        recall=_recall(trainer, spec) if diverged is None else None,
     )
     tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
@@ -227,6 +276,13 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
     return outcome
+
+
+def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
+    if "recall" not in spec.metrics:
+        return None
+    batch = trainer.training.batch_size
+    return recall(trainer.model, trainer.validation, answers_of(spec.data), batch)
 
 
 __all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]

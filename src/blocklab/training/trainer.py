@@ -20,9 +20,13 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.parts.experts import watched_routing, weighted_balancing_loss
+from blocklab.record import with_changes
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
+from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
+from blocklab.training.measures import StepInspection
+from blocklab.training.numerics import Numerics, SecondsOf, chosen
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 
@@ -39,6 +43,8 @@ class StepMetrics:
     """Over all parameters before clipping."""
     log_z: float
     """Mean log of the softmax's normaliser."""
+    inspection: Inspection | None = None
+    """Every `training.inspect_every` steps."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +85,8 @@ class Trainer:
 
     `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
     `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
-    tokenizer. `draw` names another initial draw under the same seed, data and dropout.
+    tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
+    null is what a self-test of a few seconds found fastest for this model on this machine.
     Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
     """
 
@@ -94,6 +101,7 @@ class Trainer:
         learning_rate: float | None = None,
         seed: int = 0,
         draw: str = "",
+        numerics: Numerics | None = None,
     ) -> None:
         given = {"batch_size": batch_size, "learning_rate": learning_rate}
         changes = {name: value for name, value in given.items() if value is not None}
@@ -110,9 +118,12 @@ class Trainer:
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
+        self.numerics = numerics or self._fastest_numerics()
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
+        self.inspect_seconds = 0.0
+        """Of them, what looking into the model took."""
         self.diverged: Divergence | None = None
 
     def step(self) -> float:
@@ -124,18 +135,25 @@ class Trainer:
         began = time.perf_counter()
         self.model.train()
         inputs, targets = self.windows.batch(self.steps_done)  # each (B, T)
+        looking = StepInspection(self.model, inputs) if self._inspects() else None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(stream_seed(self.seed, "dropout", self.steps_done))
             loss, log_z = self._backward(inputs, targets)
+        if looking is not None:
+            looking.before_update()
         norm = clip_gradients(self.model.parameters(), self.training.clip or math.inf)
         factor = self._factor()
         self._note_divergence(loss, norm)
         self.optimizer.step(factor)
         self.optimizer.zero_grad()
         self.steps_done += 1
+        inspection = None
+        if looking is not None:
+            inspection = looking.after_update()
+            self.inspect_seconds += looking.seconds
         self.train_seconds += time.perf_counter() - began
         rate = self.training.learning_rate * factor
-        return StepMetrics(self.steps_done, loss, rate, norm, log_z)
+        return StepMetrics(self.steps_done, loss, rate, norm, log_z, inspection)
 
     def steps(self, until: int) -> Iterator[StepMetrics]:
         """Steps until `until` are done, or until `diverged` says that a value is not finite."""
@@ -174,10 +192,15 @@ class Trainer:
         with evaluating(self.model):
             for inputs, targets in self.validation.batches(self.training.batch_size):
                 n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
-                rows = self._loss(inputs, targets, int(n_targets.sum())).rows
+                hidden = self.model.features(inputs).flatten(0, 1)
+                rows = self._loss(hidden, targets, int(n_targets.sum())).rows
                 losses.append(rows.view(targets.shape).double().sum(1) / n_targets)
                 targets_in.append(n_targets)
         return Evaluation(torch.cat(losses), torch.cat(targets_in))
+
+    def _inspects(self) -> bool:
+        every = self.training.inspect_every
+        return every is not None and self.steps_done % every == 0
 
     def _factor(self) -> float:
         """The schedule's factor on the peak rate for the next step; 1 while no length is known."""
@@ -195,8 +218,9 @@ class Trainer:
             targets.tensor_split(self.training.accumulation),
             strict=True,
         ):
-            with watched_routing() as routing:
-                part = self._loss(x, y, n_targets)
+            with self.numerics.computing(), watched_routing() as routing:
+                hidden = self.model.features(x).flatten(0, 1)  # (B * T, d_model)
+            part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
             # Experts are kept in balance by a loss of their own, which no reported loss includes.
             balance = weighted_balancing_loss(routing)
             share = y.numel() / n_targets
@@ -206,17 +230,39 @@ class Trainer:
             log_z += part.log_z.item() * y.numel() / n_targets
         return loss, log_z
 
-    def _loss(self, inputs: Tensor, targets: Tensor, n_targets: int) -> Loss:
+    def _loss(self, hidden: Tensor, targets: Tensor, n_targets: int) -> Loss:
         head = self.model.head
         return linear_cross_entropy(
-            self.model.features(inputs).flatten(0, 1),
+            hidden,
             head.weight,
             targets.flatten(),
             bias=head.bias,
             scale=head.scale,
             softcap=head.softcap,
             n_targets=n_targets,
+            chunk=self.numerics.chunk,
         )
+
+    def _fastest_numerics(self) -> Numerics:
+        """Measured on a twin, so that neither weights nor data move."""
+
+        def timer() -> SecondsOf:
+            twin = Trainer(
+                self.config,
+                corpus=self.dataset,
+                training=with_changes(self.training, {"inspect_every": None}),
+                numerics=Numerics(),
+            )
+            return twin.seconds_of_a_step
+
+        return chosen(self.config, self.training, timer)
+
+    def seconds_of_a_step(self, numerics: Numerics) -> float:
+        """Processor time of one further step in these numerics, divided by its threads."""
+        self.numerics = numerics
+        began = time.process_time()
+        self.step()
+        return (time.process_time() - began) / torch.get_num_threads()
 
     def _note_divergence(self, loss: float, norm: float) -> None:
         """Look for the first bad tensor while its gradient is still there."""

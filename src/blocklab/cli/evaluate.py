@@ -1,0 +1,84 @@
+"""`blocklab evaluate`: how well a model predicts a text."""
+
+import json
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import CorpusOption, Dtype, Model, Plugin, TokenizerOption
+
+
+def evaluate(
+    model: Model,
+    corpus: CorpusOption = None,
+    part: Annotated[
+        str | None,
+        typer.Option(
+            help="all or validation; default: validation of what a run was trained on, else all."
+        ),
+    ] = None,
+    stride: Annotated[
+        int | None,
+        typer.Option(help="Tokens from window to window; default: the whole context."),
+    ] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    dtype: Dtype = None,
+    tokenizer: TokenizerOption = None,
+    plugin: Plugin = None,
+) -> None:
+    """Print loss, perplexity and bits per byte on a corpus."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from blocklab.cli.evaluated_text import evaluated_text
+    from blocklab.cli.models import named_model
+    from blocklab.study.plugins import load_plugins
+    from blocklab.training.perplexity import encode_text, perplexity
+
+    load_plugins(plugin or ())
+    asked = evaluated_text(model, corpus, part)
+    named = named_model(model, dtype, tokenizer)
+    for note in (*named.notes, *asked.notes):
+        typer.echo(note, err=True)
+    reader = named.read_by()
+    text = encode_text(asked.documents(reader), reader, named.start_ids)
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("windows")
+        found = perplexity(
+            named.model,
+            text,
+            stride=stride,
+            batch_size=batch_size,
+            on_windows=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    if as_json:
+        fields = {
+            "model": model,
+            "corpus": asked.corpus,
+            "part": asked.part,
+            "loss": found.loss,
+            "perplexity": found.perplexity,
+            "bits_per_byte": found.bits_per_byte,
+            "tokens": found.n_tokens,
+            "bytes": found.n_bytes,
+            "documents": found.n_documents,
+            "windows": found.n_windows,
+            "stride": found.stride,
+            "context": found.context,
+        }
+        typer.echo(json.dumps(fields))
+        return
+    typer.echo(f"loss           {found.loss:.4f} nats a token")
+    typer.echo(f"perplexity     {found.perplexity:,.2f}")
+    if found.bits_per_byte is not None:
+        typer.echo(f"bits per byte  {found.bits_per_byte:.4f}")
+    size = f"{found.n_tokens:,} tokens, {found.n_bytes or 0:,} bytes"
+    documents = "1 document" if found.n_documents == 1 else f"{found.n_documents:,} documents"
+    whole = "all" if asked.part == "all" else "the validation part"
+    typer.echo(f"on {whole} of {asked.corpus}: {size}, {documents}")
+    least = found.context - found.stride
+    before = f"every token after {least} others or more" if least else "each begins anew"
+    windows = "1 window" if found.n_windows == 1 else f"{found.n_windows:,} windows"
+    typer.echo(f"{windows} of {found.context}, {found.stride} apart: {before}")

@@ -1,0 +1,59 @@
+"""Which text `evaluate` judges a model on: all of a corpus, or the part a run never trained on."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from blocklab.data.corpora import read_corpus
+from blocklab.data.dataset import DataConfig
+from blocklab.data.split import Side, split
+from blocklab.data.tokenizer import ByteTokenizer, Tokenizer
+from blocklab.errors import BlocklabError
+from blocklab.training.trained import is_run, run_spec
+
+PARTS = ("all", "validation")
+
+
+@dataclass(frozen=True)
+class EvaluatedText:
+    """A corpus and the part of it that is read."""
+
+    data: DataConfig
+    part: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def corpus(self) -> str:
+        return self.data.corpus
+
+    def documents(self, tokenizer: Tokenizer) -> Iterator[str]:
+        """The text of each document, in order."""
+        bytewise = isinstance(tokenizer, ByteTokenizer)
+        corpus = read_corpus(
+            self.corpus, self.data.encoding, errors="surrogateescape" if bytewise else "strict"
+        )
+        if self.part == "all":
+            yield from (text for _, text in corpus.documents())
+            return
+        chosen = split(corpus.survey, self.data.validation_share).texts(corpus)
+        held_out = ((number, text) for number, side, text in chosen if side is Side.VALIDATION)
+        for _, pieces in groupby(held_out, key=lambda piece: piece[0]):
+            yield "".join(text for _, text in pieces)
+
+
+def evaluated_text(model: str, corpus: str | None, part: str | None) -> EvaluatedText:
+    """The text for MODEL. A run is judged on what it was trained on unless another is named.
+
+    Raises BlocklabError for a part that is none, and where no corpus is known.
+    """
+    if part is not None and part not in PARTS:
+        raise BlocklabError(f"--part {part}: expected {' or '.join(PARTS)}")
+    known = run_spec(Path(model)).data if is_run(Path(model)) else None
+    if corpus is None and known is None:
+        raise BlocklabError(f"{model}: on which text? give --corpus")
+    if known is not None and corpus in (None, known.corpus):
+        chosen = part or "validation"
+        notes = ("this run was trained on most of this text",) if chosen == "all" else ()
+        return EvaluatedText(known, chosen, notes)
+    return EvaluatedText(DataConfig(corpus=corpus or ""), part or "all")

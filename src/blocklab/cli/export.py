@@ -1,0 +1,28 @@
+"""`blocklab export`: a model in Hugging Face's layout, for other programs to read."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import Dtype, Model, Plugin, TokenizerOption
+
+
+def export(
+    model: Model,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it goes; made anew.")],
+    dtype: Dtype = None,
+    tokenizer: TokenizerOption = None,
+    plugin: Plugin = None,
+) -> None:
+    """Write a model to a folder that transformers, vLLM and llama.cpp read."""
+    import blocklab
+    from blocklab.cli.models import named_model
+    from blocklab.study.plugins import load_plugins
+
+    load_plugins(plugin or ())
+    named = named_model(model, dtype, tokenizer)
+    for note in named.notes:
+        typer.echo(note, err=True)
+    blocklab.export_huggingface(named.model, folder, tokenizer=named.tokenizer)
+    typer.echo(f"the model is in {folder}", err=True)

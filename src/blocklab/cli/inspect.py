@@ -1,0 +1,80 @@
+"""`blocklab inspect`: look inside a model on a batch of real text."""
+
+import json
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from blocklab.cli.options import CorpusOption, Out, Plugin, Set
+
+DEFAULT_CORPUS = "python-docs"
+DEFAULT_RATE = 3e-4
+
+
+def inspect(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A preset, a YAML file, a run or a checkpoint.")
+    ],
+    corpus: CorpusOption = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(help="bytes, bpe:N, gpt2 or a tokenizer.json.")
+    ] = None,
+    sequences: Annotated[int, typer.Option(min=1, help="Sequences in the batch.")] = 4,
+    length: Annotated[int, typer.Option(min=2, help="Tokens a sequence.")] = 128,
+    steps: Annotated[
+        int, typer.Option(min=0, help="Steps on a copy, for update-to-weight ratios; 0: none.")
+    ] = 3,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Of those steps; default: the run's own, or 3e-4.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Draws the weights of a preset or YAML file.")] = 1,
+    out: Out = None,
+    changes: Set = None,
+    plugin: Plugin = None,
+) -> None:
+    """Look inside a model: gradients, the residual stream, heads, hidden units, norms, lens."""
+    from dataclasses import replace
+
+    from blocklab.cli.loading import batch_of_text, named_model
+    from blocklab.cli.options import settings
+    from blocklab.cli.tables import console, terminal_table
+    from blocklab.cli.update_steps import measured_updates
+    from blocklab.errors import BlocklabError
+    from blocklab.files import write_atomically
+    from blocklab.inspect.inspection import inspect_model
+    from blocklab.model.transformer import Transformer
+    from blocklab.report.inspection import block_table, gradient_table, headline, inspection_page
+    from blocklab.report.page import write_page
+    from blocklab.study.plugins import load_plugins
+
+    load_plugins(plugin or ())
+    named = named_model(model)
+    changed = settings(changes)
+    if changed and named.model is not None:
+        raise BlocklabError(
+            f"--set {min(changed)}: {model} has weights; only presets and YAML change"
+        )
+    named = replace(named, config=named.config.with_changes(changed)) if changed else named
+    text = corpus or named.corpus or DEFAULT_CORPUS
+    length = min(length, named.config.context_length)
+    config, tokens, targets = batch_of_text(
+        named, text, tokenizer, sequences, length, lambda line: typer.echo(line, err=True)
+    )
+    looked_at = named.model if named.model is not None else Transformer(config, seed=seed)
+    found = inspect_model(looked_at, tokens, targets)
+    if steps:
+        rate = learning_rate or named.learning_rate or DEFAULT_RATE
+        # Two sequences are enough for a ratio, and halve the longest part of an inspection.
+        updates = measured_updates(looked_at, tokens[:2], targets[:2], rate, steps)
+        found = replace(found, updates=updates)
+    screen = console()
+    screen.print(terminal_table(block_table(found), f"{model}: {found.parameters:,} parameters"))
+    screen.print(terminal_table(gradient_table(found, compact=True)))
+    screen.print(headline(found), markup=False)
+    if out is None:
+        return
+    write_atomically(out / "inspection.json", json.dumps(found.plain(), indent=1).encode())
+    page = inspection_page(found, model, text, shlex.join(["blocklab", *sys.argv[1:]]))
+    screen.print(f"\npage: {write_page(page, out, 'inspection.html')}", markup=False)

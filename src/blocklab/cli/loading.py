@@ -1,0 +1,97 @@
+"""A model with its weights and a batch of text for it, from whatever MODEL names."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from blocklab.cli import models
+from blocklab.cli.model_argument import model_config
+from blocklab.cli.models import is_untrained
+from blocklab.cli.starting_point import fitting_tokenizer
+from blocklab.data.corpora import Say, read_corpus
+from blocklab.data.dataset import DataConfig, prepare
+from blocklab.data.tokenizer import Tokenizer
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
+from blocklab.training.trained import is_run, run_spec
+from blocklab.training.trainer import resolved_vocabulary
+
+CHARACTERS_PER_TOKEN = 8
+"""More text than any tokenizer needs for a batch."""
+
+
+@dataclass(frozen=True)
+class Named:
+    """What MODEL stands for. A preset or a YAML file has a config and no weights yet."""
+
+    config: ModelConfig
+    model: Transformer | None = None
+    tokenizer: Tokenizer | None = None
+    corpus: str | None = None
+    """What a run was trained on."""
+    learning_rate: float | None = None
+
+
+def named_model(name: str) -> Named:
+    """The model that MODEL names. Raises BlocklabError when it names nothing that can be read."""
+    if is_untrained(name):
+        return Named(model_config(name))
+    found = models.named_model(name)
+    if not is_run(Path(name)):
+        return Named(found.model.config, found.model, found.tokenizer)
+    spec = run_spec(Path(name))
+    return Named(
+        found.model.config,
+        found.model,
+        found.tokenizer,
+        spec.data.corpus,
+        spec.training.learning_rate,
+    )
+
+
+def batch_of_text(
+    named: Named, corpus: str, tokenizer: str | None, sequences: int, length: int, say: Say
+) -> tuple[ModelConfig, Tensor, Tensor]:
+    """The config with its vocabulary, then tokens and next tokens (sequences, length) of a corpus.
+
+    With a tokenizer of its own a model reads the start of the corpus; otherwise the corpus is
+    prepared as for training and the validation part is read.
+    """
+    needed = sequences * length + 1
+    if named.tokenizer is not None and tokenizer is None:
+        ids = named.tokenizer.encode(_start_of(corpus, needed * CHARACTERS_PER_TOKEN, say))
+        config, tokens = named.config, torch.tensor(ids)
+    else:
+        chosen = tokenizer or fitting_tokenizer(named.config.vocab_size)
+        if named.model is not None and tokenizer is None and chosen != "gpt2":
+            raise BlocklabError(
+                "the model has weights but no tokenizer came with them; give --tokenizer "
+                "(bytes, gpt2 or a tokenizer.json), or any other text means nothing to it"
+            )
+        data = DataConfig(corpus=corpus, tokenizer=chosen)
+        dataset = prepare(data, say=say)
+        config = resolved_vocabulary(named.config, dataset.vocab_size)
+        tokens = torch.from_numpy(dataset.validation[:needed].astype("int64"))
+    if len(tokens) < needed:
+        raise BlocklabError(
+            f"corpus '{corpus}': {len(tokens):,} tokens, but {sequences} sequences of {length} "
+            f"need {needed:,}; give fewer, shorter ones or more text"
+        )
+    return (
+        config,
+        tokens[: needed - 1].view(sequences, length),
+        tokens[1:needed].view(sequences, length),
+    )
+
+
+def _start_of(corpus: str, characters: int, say: Say) -> str:
+    pieces: list[str] = []
+    for _, text in read_corpus(corpus, say=say).documents():
+        pieces.append(text[:characters])
+        characters -= len(pieces[-1])
+        if characters <= 0:
+            break
+    return "\n".join(pieces)

@@ -1,0 +1,121 @@
+"""MODEL as a model with its weights: what `generate`, `evaluate`, `export` and `train` begin from.
+
+Presets and YAML files are drawn anew and know nothing yet; everything else brings its weights.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+import blocklab
+from blocklab.cli.hub import PREFIX, fetched
+from blocklab.cli.model_argument import model_config
+from blocklab.data.tokenizer import Tokenizer, load_tokenizer
+from blocklab.errors import BlocklabError, nearest
+from blocklab.model import presets
+from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
+from blocklab.model.transformer import Transformer
+from blocklab.training.trained import is_run, load_trained
+
+DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
+GPT2_ROWS = 50257
+
+
+@dataclass(frozen=True, eq=False)
+class NamedModel:
+    """What MODEL names, in evaluation mode."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    trained: bool
+    start_ids: tuple[int, ...] = ()
+    """Ids that go before every text."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids after which it is meant to stop writing."""
+    notes: tuple[str, ...] = ()
+
+    def read_by(self) -> Tokenizer:
+        """Its tokenizer. Raises BlocklabError where none is known."""
+        if self.tokenizer is None:
+            raise BlocklabError("the model came without a tokenizer; name one with --tokenizer")
+        return self.tokenizer
+
+
+def named_model(name: str, dtype: str | None = None, tokenizer: str | None = None) -> NamedModel:
+    """The model that MODEL names; `tokenizer` replaces the one it comes with.
+
+    `dtype` is float32, bf16 or float64; null keeps the one of the weights. Raises BlocklabError
+    when the name means nothing, or what it names cannot be read.
+    """
+    chosen = _dtype(dtype)
+    given = None if tokenizer is None else load_tokenizer(tokenizer)
+    if is_untrained(name):
+        return _untrained(model_config(name), chosen, given, name)
+    path = Path(name)
+    if is_run(path):
+        run = load_trained(path)
+        model = run.model if chosen is None else run.model.to(chosen)
+        found = given or run.tokenizer
+        ends = () if found is None or found.end_of_text is None else (found.end_of_text,)
+        return NamedModel(model.eval(), found, trained=True, stop_ids=ends)
+    return _from_elsewhere(name, chosen, given)
+
+
+def is_untrained(name: str) -> bool:
+    """Whether MODEL is a config without weights: a preset or a YAML file."""
+    known = name.replace("_", "-") in presets.names()
+    return known or Path(name).suffix.lower() in (".yaml", ".yml")
+
+
+def _untrained(
+    config: ModelConfig, dtype: torch.dtype | None, given: Tokenizer | None, name: str
+) -> NamedModel:
+    tokenizer = given
+    if tokenizer is None:
+        wide = config.vocab_size is not None and config.vocab_size >= GPT2_ROWS
+        tokenizer = load_tokenizer("gpt2" if wide else "bytes")
+    if config.vocab_size is None:
+        config = config.with_changes({"vocab_size": tokenizer.vocab_size})
+    needed, there = count(config).bytes(4), _memory()
+    if needed > there:
+        raise BlocklabError(
+            f"{name}: its weights take {needed / 1e9:,.1f} GB in float32, this machine has "
+            f"{there / 1e9:,.1f} GB; choose a smaller model"
+        )
+    model = Transformer(config, seed=0).to(dtype or torch.float32).eval()
+    note = f"{name} is untrained: its weights are drawn at random (seed 0)"
+    return NamedModel(model, tokenizer, trained=False, notes=(note,))
+
+
+def _from_elsewhere(name: str, dtype: torch.dtype | None, given: Tokenizer | None) -> NamedModel:
+    source = fetched(name) if name.startswith(PREFIX) else Path(name)
+    if not source.exists():
+        raise BlocklabError(
+            f"no model '{name}': not a preset, a YAML file, a run, a Hugging Face folder, a .gguf "
+            f"file or hf:org/name; {nearest(name, presets.names())}"
+        )
+    loaded = blocklab.load(source, dtype)
+    notes = tuple(loaded.notes)
+    if given is not None:
+        return NamedModel(loaded.model, given, True, given.start_ids(), loaded.stop_ids, notes)
+    start, stop = tuple(loaded.start_ids), tuple(loaded.stop_ids)
+    return NamedModel(loaded.model, loaded.tokenizer, True, start, stop, notes)
+
+
+def _dtype(name: str | None) -> torch.dtype | None:
+    if name is None:
+        return None
+    if name not in DTYPES:
+        raise BlocklabError(f"--dtype {name}: expected one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _memory() -> float:
+    """Bytes of memory in the machine; unlimited where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (AttributeError, OSError, ValueError):
+        return float("inf")

@@ -1,0 +1,67 @@
+"""What `train` begins from: a config alone, or a model with its weights and its tokenizer."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from blocklab.cli.model_argument import model_config
+from blocklab.cli.models import is_untrained, named_model
+from blocklab.data.cache import writable_cache, write_json
+from blocklab.data.tokenizer import Tokenizer
+from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
+from blocklab.training.trained import is_run, run_spec, weights_fingerprint
+
+
+@dataclass(frozen=True, eq=False)
+class StartingPoint:
+    """A config, and the model whose weights and tokenizer training goes on with."""
+
+    config: ModelConfig
+    model: Transformer | None = None
+    tokenizer: Tokenizer | None = None
+
+    def fingerprint(self) -> str | None:
+        """Of the weights; None where they are drawn."""
+        return None if self.model is None else weights_fingerprint(self.model)
+
+    def tokenizer_name(self, vocab_size: int | None) -> str | None:
+        """The model's own tokenizer as a path, else one that fills the vocabulary."""
+        if self.tokenizer is not None:
+            return str(_kept(self.tokenizer))
+        return fitting_tokenizer(vocab_size)
+
+
+def starting_point(name: str, from_scratch: bool) -> StartingPoint:
+    """What MODEL gives to begin from; `from_scratch` leaves its weights and tokenizer behind.
+
+    Raises BlocklabError when it names nothing.
+    """
+    if is_untrained(name):
+        return StartingPoint(model_config(name))
+    if from_scratch and is_run(Path(name)):
+        return StartingPoint(run_spec(Path(name)).model)
+    # The optimiser keeps float32 weights, whatever they were stored in.
+    named = named_model(name, "float32")
+    if from_scratch:
+        return StartingPoint(named.model.config)
+    return StartingPoint(named.model.config, named.model, named.tokenizer)
+
+
+def fitting_tokenizer(vocab_size: int | None) -> str | None:
+    """A tokenizer that fills a vocabulary: GPT-2's own for 50,257 rows or more, else a BPE."""
+    if vocab_size is None:
+        return None
+    return "gpt2" if vocab_size >= 50257 else f"bpe:{vocab_size}"
+
+
+def _kept(tokenizer: Tokenizer) -> Path:
+    """A folder in the cache that holds the tokenizer: a corpus is prepared with one by its path."""
+    root, _ = writable_cache(None)
+    folder = root / "tokenizers" / tokenizer.fingerprint
+    if not (folder / "tokenizer.json").is_file():
+        end = tokenizer.end_of_text
+        name = None if end is None else tokenizer.token(end)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "tokenizer_config.json", {"eos_token": name})
+        tokenizer.save(folder / "tokenizer.json")
+    return folder

@@ -1,0 +1,38 @@
+"""A few optimiser steps on a copy of a model, to see how far they move it."""
+
+import copy
+
+from torch import Tensor
+
+from blocklab.inspect.updates import update_ratios
+from blocklab.model.transformer import Transformer
+from blocklab.training.loss import linear_cross_entropy
+from blocklab.training.optimizer import AdamW, build_optimizer
+from blocklab.training.trainer import named_parameters
+
+
+def measured_updates(
+    model: Transformer, tokens: Tensor, targets: Tensor, learning_rate: float, steps: int
+) -> dict[str, float]:
+    """Update-to-weight ratio of every parameter over `steps` of AdamW from a fresh state.
+
+    All steps are on the one batch; `model` itself is left as it is.
+    """
+    copied = copy.deepcopy(model).train()
+    optimizer = build_optimizer(AdamW(), named_parameters(copied), learning_rate)
+
+    def step() -> None:
+        head = copied.head
+        loss = linear_cross_entropy(
+            copied.features(tokens).flatten(0, 1),
+            head.weight,
+            targets.flatten(),
+            bias=head.bias,
+            scale=head.scale,
+            softcap=head.softcap,
+        ).loss
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step(1.0)
+        optimizer.zero_grad()
+
+    return update_ratios(copied, step, steps)

@@ -1,0 +1,243 @@
+"""What is compared: a record's part as a function, with an input to try it on and its mistakes."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from blocklab.comparison.attention import attend, attention_mistakes, attention_wiring
+from blocklab.comparison.feed_forward import FEED_FORWARD_MISTAKES, feed, feed_forward_wiring
+from blocklab.comparison.layouts import (
+    Layout,
+    attention_layouts,
+    gated_layouts,
+    mlp_layouts,
+    norm_layouts,
+)
+from blocklab.comparison.learner import Learner
+from blocklab.comparison.model_layouts import model_layouts
+from blocklab.comparison.norm import NORM_MISTAKES, norm_wiring, normalise
+from blocklab.comparison.sheets import gathered
+from blocklab.comparison.transformer import (
+    transform,
+    transformer_mistakes,
+    transformer_wiring,
+)
+from blocklab.comparison.wiring import Compute, Mistake
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.parts.attention import CausalAttention
+from blocklab.parts.feed_forward import MLP, FeedForwardConfig, Gated
+from blocklab.parts.norm import NormConfig
+from blocklab.parts.part import PartConfig
+from blocklab.parts.positions import PositionsConfig
+
+BATCH, LENGTH = 2, 6
+
+
+@dataclass(frozen=True)
+class Subject:
+    """One part, ready to be tried."""
+
+    name: str
+    probe: Tensor
+    width: int
+    """Size of the output's last dimension."""
+    wiring: Any
+    compute: Compute
+    mistakes: tuple[Mistake, ...]
+    layouts: tuple[Layout, ...]
+    expected: frozenset[str]
+    """Names of our parameters."""
+    notes: tuple[str, ...] = ()
+    """Differences in shape that were taken over from the learner's."""
+
+
+def subject_of(
+    learner: Learner,
+    config: PartConfig | ModelConfig,
+    d_model: int | None,
+    positions: PositionsConfig | None,
+) -> Subject:
+    """The subject for a learner's module. Raises BlocklabError when no shape fits."""
+    if isinstance(config, ModelConfig):
+        return _model(learner, config)
+    width = d_model or _width(learner)
+    if isinstance(config, NormConfig):
+        return _norm(learner, config, width)
+    if isinstance(config, FeedForwardConfig):
+        return _feed_forward(learner, config, width)
+    if isinstance(config, CausalAttention.Config):
+        return _attention(learner, config, width, positions)
+    raise BlocklabError(
+        f"{type(config).__qualname__} cannot be compared: expected the record of a norm, a "
+        "feed-forward, causal attention, or a ModelConfig"
+    )
+
+
+def _width(learner: Learner) -> int:
+    """The one input width that the module accepts and gives back."""
+    sizes = {size for p in learner.parameters.values() for size in p.shape}
+    for size in sorted(sizes, reverse=True):
+        x = torch.zeros(1, 2, size, dtype=torch.float64)
+        try:
+            with torch.no_grad():
+                if learner(x).shape == x.shape:
+                    return size
+        except BlocklabError:
+            continue
+    raise BlocklabError(
+        f"{learner.name}: no input (B, T, d) gives back (B, T, d) for any d of its parameters "
+        f"({', '.join(map(str, sorted(sizes))) or 'it has none'}); give d_model to see why"
+    )
+
+
+def _norm(learner: Learner, config: NormConfig, d: int) -> Subject:
+    wiring = norm_wiring(config)
+    if wiring is None:
+        raise BlocklabError("norm kind 'none' computes nothing to compare")
+    probe = _random(BATCH, LENGTH, d)
+    # Sizes from a hundredth to ten, so that eps and the root show; a mean, so that it shows.
+    sizes = torch.logspace(-2, 1, BATCH * LENGTH, dtype=torch.float64).view(BATCH, LENGTH, 1)
+    return Subject(
+        f"norm {config.kind}",
+        (probe + 0.5) * sizes,
+        d,
+        wiring,
+        normalise,
+        NORM_MISTAKES,
+        tuple(norm_layouts(gathered(learner.module).vectors)),
+        frozenset(config.parameters(d)),
+    )
+
+
+def _feed_forward(learner: Learner, config: FeedForwardConfig, d: int) -> Subject:
+    wiring = feed_forward_wiring(config)
+    assert isinstance(config, MLP.Config | Gated.Config)
+    sheets = gathered(learner.module).sheets
+    make = mlp_layouts if isinstance(config, MLP.Config) else gated_layouts
+    own = _own_width(config, d)
+    layouts, d_ff = [], own
+    for d_ff in _widths(learner, own, {d}):
+        layouts = make(sheets, d, d_ff)
+        if layouts:
+            break
+    if not layouts:
+        raise BlocklabError(_nothing_fits(learner, f"feed_forward {config.kind}", d))
+    return Subject(
+        f"feed_forward {config.kind}",
+        _random(BATCH, LENGTH, d),
+        d,
+        wiring,
+        feed,
+        FEED_FORWARD_MISTAKES,
+        tuple(layouts),
+        _expected_feed_forward(config),
+        _other_width(d_ff, own),
+    )
+
+
+def _widths(learner: Learner, own: int | None, others: set[int]) -> list[int]:
+    """Hidden widths to try: ours first, then every size that the learner's matrices have."""
+    sizes = {size for p in learner.parameters.values() if p.ndim >= 2 for size in p.shape}
+    halves = {size // 2 for size in sizes if size % 2 == 0}
+    found = sorted(sizes - others, reverse=True) + sorted(halves - sizes, reverse=True)
+    found += sorted(others & sizes)
+    return found if own is None else [own, *(size for size in found if size != own)]
+
+
+def _other_width(d_ff: int | None, own: int | None) -> tuple[str, ...]:
+    """A note where the learner chose another hidden width than ours, whose rule may give none."""
+    same = own is None or d_ff == own
+    return () if same else (f"has hidden width {d_ff}; ours {own}",)
+
+
+def _own_width(config: FeedForwardConfig, d: int) -> int | None:
+    try:
+        return config.width(d)
+    except BlocklabError:
+        return None
+
+
+def _expected_feed_forward(config: MLP.Config | Gated.Config) -> frozenset[str]:
+    matrices = ["expand"] if isinstance(config, MLP.Config) else ["gate", "up"]
+    kinds = ["weight", "bias"] if config.bias else ["weight"]
+    return frozenset(f"{name}.{kind}" for name in [*matrices, "contract"] for kind in kinds)
+
+
+def _attention(
+    learner: Learner, config: CausalAttention.Config, d: int, positions: PositionsConfig | None
+) -> Subject:
+    wiring = attention_wiring(config, d, positions)
+    layouts = attention_layouts(gathered(learner.module, wiring.n_heads).sheets, d, wiring)
+    if not layouts:
+        raise BlocklabError(_nothing_fits(learner, "attention", d))
+    return Subject(
+        "attention causal",
+        _random(BATCH, LENGTH, d),
+        d,
+        wiring,
+        attend,
+        attention_mistakes(wiring, d),
+        tuple(layouts),
+        _expected_attention(config),
+    )
+
+
+def _expected_attention(config: CausalAttention.Config) -> frozenset[str]:
+    names = {f"{name}.weight" for name in ("query", "key", "value", "output")}
+    if config.qkv_bias:
+        names |= {f"{name}.bias" for name in ("query", "key", "value")}
+    return frozenset(names | ({"output.bias"} if config.out_bias else set()))
+
+
+def _model(learner: Learner, config: ModelConfig) -> Subject:
+    wiring = transformer_wiring(config)
+    d, sizes = config.d_model, (config.rows, config.context_length)
+    own = _own_width(config.block.feed_forward, d)  # type: ignore[attr-defined]
+    layouts, d_ff, refused = [], own, None
+    for d_ff in _widths(learner, own, {d, *sizes}):
+        try:
+            layouts = model_layouts(learner.module, wiring, d, d_ff, sizes)
+            break
+        except BlocklabError as error:
+            refused = refused or error
+    if not layouts:
+        raise refused or BlocklabError(_nothing_fits(learner, "model", d))
+    length = min(config.context_length - 1, LENGTH) or 1
+    generator = torch.Generator().manual_seed(1)
+    return Subject(
+        "model",
+        torch.randint(0, config.rows, (BATCH, length), generator=generator),
+        config.rows,
+        wiring,
+        transform,
+        transformer_mistakes(wiring, config.d_model),
+        tuple(layouts),
+        _expected_model(config),
+        _other_width(d_ff, own),
+    )
+
+
+def _expected_model(config: ModelConfig) -> frozenset[str]:
+    """Our parameters, with fused matrices under the names they are compared by."""
+    names: set[str] = set()
+    for name in config.parameters():
+        fused: dict[str, tuple[str, ...]] = {"qkv": ("query", "key", "value")}
+        if isinstance(config.block.feed_forward, Gated.Config):  # type: ignore[attr-defined]
+            fused["expand"] = ("gate", "up")
+        step = next((step for step in fused if f".{step}." in name), None)
+        names |= (
+            {name.replace(f".{step}.", f".{part}.") for part in fused[step]} if step else {name}
+        )
+    return frozenset(names)
+
+
+def _nothing_fits(learner: Learner, part: str, d: int) -> str:
+    shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in learner.parameters.items()) or "none"
+    return f"{learner.name}: none of its parameters fit our {part} at d_model {d}; it has {shapes}"
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)

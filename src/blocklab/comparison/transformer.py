@@ -1,0 +1,196 @@
+"""A whole GPT as a function whose decisions can be taken wrongly."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from blocklab.comparison.attention import (
+    AttentionWiring,
+    attend,
+    attention_mistakes,
+    attention_wiring,
+)
+from blocklab.comparison.feed_forward import (
+    FEED_FORWARD_MISTAKES,
+    FeedForwardWiring,
+    feed,
+    feed_forward_wiring,
+)
+from blocklab.comparison.norm import NORM_MISTAKES, NormWiring, norm_wiring, normalise
+from blocklab.comparison.wiring import Mistake, Tensors, under, within
+from blocklab.errors import BlocklabError
+from blocklab.model.block import StandardBlock
+from blocklab.model.config import ModelConfig
+from blocklab.model.sublayer import Placement
+from blocklab.parts.positions import Alibi, LearnedPositions, SinusoidalPositions
+from blocklab.parts.residual import Add, NoResidual
+
+Joined = Literal["add", "none", "normed", "attention_only", "feed_forward_only"]
+
+
+@dataclass(frozen=True)
+class TransformerWiring:
+    """How a decoder-only model is put together."""
+
+    norm: NormWiring | None
+    attention: AttentionWiring
+    feed_forward: FeedForwardWiring
+    placement: Placement
+    residual: Joined
+    final_norm: NormWiring | None
+    positions: Literal["learned", "sinusoidal", "none", "from_one"]
+    n_layers: int
+    embedding_scale: float
+    head: Literal["tied", "own"]
+    order: Literal["attention_first", "feed_forward_first"] = "attention_first"
+    shared_norm: bool = False
+    answer: Literal["logits", "probabilities", "log_probabilities"] = "logits"
+    final_normed: bool = True
+    head_bias: bool = True
+
+
+def transformer_wiring(config: ModelConfig) -> TransformerWiring:
+    """The wiring of a config. Raises BlocklabError for what it cannot say."""
+    block = config.block
+    if not isinstance(block, StandardBlock.Config) or config.layers or block.parallel != "off":
+        raise BlocklabError("only models of equal standard blocks in series can be compared")
+    if not isinstance(block.residual, Add.Config | NoResidual.Config):
+        raise BlocklabError(f"residual kind '{block.residual.kind}' cannot be compared")
+    if block.placement not in ("pre", "post"):
+        raise BlocklabError(f"placement '{block.placement}' cannot be compared; pre and post can")
+    if isinstance(config.positions, Alibi.Config):
+        raise BlocklabError("positions kind 'alibi' cannot be compared")
+    if config.head.scale or config.head.softcap:
+        raise BlocklabError("head.scale and head.softcap cannot be compared; set them to null")
+    added = {LearnedPositions.Config: "learned", SinusoidalPositions.Config: "sinusoidal"}
+    return TransformerWiring(
+        norm=norm_wiring(block.norm),
+        attention=attention_wiring(block.attention, config.d_model, config.positions),
+        feed_forward=feed_forward_wiring(block.feed_forward),
+        placement=block.placement,
+        residual="add" if isinstance(block.residual, Add.Config) else "none",
+        final_norm=norm_wiring(config.norm_at_the_end),
+        positions=added.get(type(config.positions), "none"),  # type: ignore[arg-type]
+        n_layers=config.n_layers,
+        embedding_scale=config.embedding_scale,
+        head="tied" if config.tie_embeddings else "own",
+    )
+
+
+def transform(tokens: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Tensor:
+    """Logits (B, T, vocab_size) of tokens (B, T)."""
+    x = F.embedding(tokens, tensors["embedding.weight"]) * wiring.embedding_scale
+    x = x + _places(tokens.shape[1], tensors, wiring, x)
+    for i in range(wiring.n_layers):
+        x = _block(x, under(tensors, f"blocks.{i}"), wiring)
+    if wiring.final_norm is not None and wiring.final_normed:
+        x = normalise(x, under(tensors, "final_norm"), wiring.final_norm)
+    own = wiring.head == "own" and "head.weight" in tensors
+    bias = tensors.get("head.bias") if wiring.head_bias else None
+    logits = F.linear(x, tensors["head.weight" if own else "embedding.weight"], bias)
+    if wiring.answer == "logits":
+        return logits
+    return logits.softmax(-1) if wiring.answer == "probabilities" else logits.log_softmax(-1)
+
+
+def _places(length: int, tensors: Tensors, wiring: TransformerWiring, x: Tensor) -> Tensor:
+    if wiring.positions == "none":
+        return x.new_zeros(())
+    if wiring.positions == "sinusoidal":
+        d = x.shape[-1]
+        exponents = torch.arange(0, d, 2, dtype=x.dtype) / d
+        angles = torch.arange(length, dtype=x.dtype)[:, None] * 10_000.0**-exponents
+        return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)
+    first = 1 if wiring.positions == "from_one" else 0
+    table = tensors["positions.weight"]
+    return table[torch.arange(first, first + length).clamp(max=len(table) - 1)]
+
+
+def _block(x: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Tensor:
+    names = ["attention", "feed_forward"]
+    if wiring.order == "feed_forward_first":
+        names.reverse()
+    for name in names:
+        x = _sublayer(name, x, tensors, wiring)
+    return x
+
+
+def _sublayer(name: str, x: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Tensor:
+    def norm(h: Tensor) -> Tensor:
+        if wiring.norm is None:
+            return h
+        which = "attention" if wiring.shared_norm else name
+        return normalise(h, under(tensors, f"norm.{which}"), wiring.norm)
+
+    def branch(h: Tensor) -> Tensor:
+        if name == "attention":
+            return attend(h, under(tensors, "attention"), wiring.attention)
+        return feed(h, under(tensors, "feed_forward"), wiring.feed_forward)
+
+    h = norm(x) if wiring.placement == "pre" else x
+    added = branch(h)
+    joined = wiring.residual
+    if joined == "normed":
+        y = h + added
+    elif joined == "add" or joined == f"{name}_only":
+        y = x + added
+    else:
+        y = added
+    return norm(y) if wiring.placement == "post" else y
+
+
+_TRANSFORMER_MISTAKES = (
+    Mistake("placement-post", "normalises after each sublayer (post-norm), not before it",
+            {"placement": "post"}),
+    Mistake("placement-pre", "normalises before each sublayer (pre-norm), not after it",
+            {"placement": "pre"}),
+    Mistake("residual-missing", "has no residual connections", {"residual": "none"}),
+    Mistake("residual-there", "has residual connections", {"residual": "add"}),
+    Mistake("residual-missing-at-feed-forward", "has no residual connection around the "
+            "feed-forward", {"residual": "attention_only"}),
+    Mistake("residual-missing-at-attention", "has no residual connection around attention",
+            {"residual": "feed_forward_only"}),
+    Mistake("residual-of-the-normed", "adds the branch to the normed stream (x = norm(x); "
+            "x + f(x)), not to the stream itself", {"residual": "normed"}),
+    Mistake("no-final-norm", "has no norm before the head", {"final_normed": False}),
+    Mistake("positions-missing", "adds no position embedding", {"positions": "none"}),
+    Mistake("positions-from-one", "counts positions from 1, not from 0",
+            {"positions": "from_one"}),
+    Mistake("positions-sinusoidal", "adds sinusoidal positions", {"positions": "sinusoidal"}),
+    Mistake("head-not-tied", "has a head of its own: it is not the embedding's table",
+            {"head": "own"}),
+    Mistake("head-tied", "uses the embedding's table as its head", {"head": "tied"}),
+    Mistake("embedding-not-scaled", "does not scale its embeddings", {"embedding_scale": 1.0}),
+    Mistake("feed-forward-first", "runs the feed-forward before attention",
+            {"order": "feed_forward_first"}),
+    Mistake("one-norm-for-both", "uses one norm for both sublayers", {"shared_norm": True}),
+    Mistake("answers-probabilities", "gives probabilities (a softmax), not logits",
+            {"answer": "probabilities"}),
+    Mistake("answers-log-probabilities", "gives log-probabilities, not logits",
+            {"answer": "log_probabilities"}),
+    Mistake("head-bias-unused", "has a head's bias that it does not add", {"head_bias": False}),
+)  # fmt: skip
+
+
+def transformer_mistakes(wiring: TransformerWiring, d_model: int) -> tuple[Mistake, ...]:
+    """Those of the whole, then those of its parts."""
+    scaled = Mistake(
+        "embedding-scaled",
+        "multiplies its embeddings by √d_model",
+        {"embedding_scale": d_model**0.5},
+    )
+    norms = tuple(
+        Mistake(m.name, m.words, {f"{place}.{path}": value for place in ("norm", "final_norm")
+                                  for path, value in m.changes.items()})
+        for m in NORM_MISTAKES
+    )  # fmt: skip
+    return (
+        *_TRANSFORMER_MISTAKES,
+        scaled,
+        *within("attention", attention_mistakes(wiring.attention, d_model)),
+        *within("feed_forward", FEED_FORWARD_MISTAKES),
+        *(norms if wiring.final_norm is not None else within("norm", NORM_MISTAKES)),
+    )

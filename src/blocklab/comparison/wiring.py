@@ -1,0 +1,72 @@
+"""What every kind of wiring shares: tensors by name, and records of decisions that can be changed.
+
+A wiring says how a part computes, decision by decision. `changed` takes some decisions otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+from torch import Tensor
+
+Tensors: TypeAlias = Mapping[str, Tensor]
+"""Parameters under our names."""
+
+Compute: TypeAlias = Callable[[Tensor, Tensors, Any], Tensor]
+"""A part as a function of its input, its parameters and its wiring."""
+
+AnyWiring = TypeVar("AnyWiring")
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A decision that people take otherwise, and how to say so."""
+
+    name: str
+    words: str
+    """Continues "Yours …"."""
+    changes: Mapping[str, object]
+    """Dotted path in the wiring and the value that makes the mistake."""
+
+
+def changed(wiring: AnyWiring, changes: Mapping[str, object]) -> AnyWiring:
+    """The wiring with other decisions at these dotted paths."""
+    for path, value in changes.items():
+        wiring = _changed(wiring, path.split("."), value)
+    return wiring
+
+
+def applies(mistake: Mistake, wiring: object) -> bool:
+    """Whether the mistake would change anything: the part must have such a decision."""
+    for path, value in mistake.changes.items():
+        at: Any = wiring
+        for step in path.split("."):
+            if not (is_dataclass(at) and step in {field.name for field in fields(at)}):
+                return False
+            at = getattr(at, step)
+        if at == value or at is None:
+            return False
+    return True
+
+
+def within(prefix: str, mistakes: tuple[Mistake, ...]) -> tuple[Mistake, ...]:
+    """The mistakes of a part as mistakes of what the part is in."""
+    return tuple(
+        Mistake(m.name, m.words, {f"{prefix}.{path}": value for path, value in m.changes.items()})
+        for m in mistakes
+    )
+
+
+def _changed(wiring: Any, steps: list[str], value: object) -> Any:
+    head, *rest = steps
+    new = _changed(getattr(wiring, head), rest, value) if rest else value
+    return replace(wiring, **{head: new})
+
+
+def under(tensors: Tensors, prefix: str) -> dict[str, Tensor]:
+    """The tensors below a prefix, without it."""
+    return {
+        name.removeprefix(f"{prefix}."): tensor
+        for name, tensor in tensors.items()
+        if name.startswith(f"{prefix}.")
+    }

@@ -1,0 +1,156 @@
+"""What verdicts are made of: each arm read at its own best rate, and where the text stands open.
+
+From courses whose runs are finished to the verdicts of all variants as one family.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+
+from blocklab.study.course import Course
+from blocklab.study.plan import Plan, PlannedRun
+from blocklab.study.rates import Tuned
+from blocklab.study.results import Arm, Effect
+from blocklab.study.statistics import Array, Estimate, block_bootstrap, spread
+from blocklab.study.verdict import (
+    ArmEvidence,
+    Verdict,
+    needs_second_look,
+    pairs,
+    placebo,
+    verdicts,
+)
+
+WindowsOf: TypeAlias = Callable[[PlannedRun], tuple[Array, Array]]
+"""Final loss of every validation window of a finished run, and the windows' weights."""
+
+Windows: TypeAlias = Mapping[str, Mapping[int, tuple[Array, Array]]]
+"""Window losses and their weights by arm and seed, read where the final losses were read."""
+
+
+def evidence_of(way: Course) -> ArmEvidence:
+    assert way.reading is not None
+    return ArmEvidence(way.arm.name, way.reading.losses, way.reading.slack, way.undecided)
+
+
+def at_look(plan: Plan, ways: Sequence[Course], windows_of: WindowsOf) -> Plan:
+    """The plan at the look that its finished runs have come to.
+
+    Of a study that looks once, the plan itself. `ways` are its courses.
+    """
+    if plan.study.seeds != "two-look" or plan.earlier is not None:
+        return plan
+    if any(way.reading is None for way in ways):
+        return plan
+    evidence = {way.arm.name: evidence_of(way) for way in ways}
+    windows = {way.arm.name: tuned_windows(plan, way, windows_of) for way in ways}
+    variants = [way.arm.name for way in ways if way.arm.role == "variant"]
+    found = _verdicts(plan, ways[0].arm.name, variants, evidence, windows)
+    if not needs_second_look(found):
+        return plan
+    earlier = {one.name: one.estimate for one in found if one.estimate is not None}
+    return replace(plan, earlier=earlier)
+
+
+def _verdicts(
+    plan: Plan,
+    base: str,
+    variants: Sequence[str],
+    evidence: Mapping[str, ArmEvidence],
+    windows: Windows,
+) -> tuple[Verdict, ...]:
+    """Of all variants as one family."""
+    family = [
+        replace(
+            evidence[name],
+            evaluation=_evaluation(windows, name, base, evidence, plan),
+        )
+        for name in variants
+    ]
+    if not family:
+        return ()
+    seeds = plan.judging_seeds
+    study = plan.study
+    return verdicts(
+        evidence[base], family, seeds, study.delta, plan.look, study.resolved_resolution
+    )
+
+
+def judged(
+    plan: Plan,
+    arms: Sequence[Arm],
+    evidence: Mapping[str, ArmEvidence],
+    windows: Windows,
+) -> tuple[Arm, ...]:
+    """The arms with their verdicts, and the placebo's chance."""
+    base = arms[0].name
+    variants = [arm.name for arm in arms if arm.role == "variant"]
+    by_name = {one.name: one for one in _verdicts(plan, base, variants, evidence, windows)}
+    judged = []
+    for arm in arms:
+        verdict = by_name.get(arm.name)
+        chance = None
+        if arm.role == "placebo":
+            chance = placebo(evidence[base], evidence[arm.name], plan.judging_seeds)
+        estimate = verdict.estimate if verdict else chance.estimate if chance else None
+        effect = arm.effect
+        if estimate is not None:
+            judged_pairs = pairs(
+                evidence[base].losses, evidence[arm.name].losses, plan.judging_seeds
+            )
+            effect = _widened(judged_pairs, estimate)
+        judged.append(replace(arm, verdict=verdict, chance=chance, effect=effect))
+    return tuple(judged)
+
+
+def _widened(differences: Mapping[int, float], estimate: Estimate) -> Effect:
+    """The effect over the judging seeds, its interval with the slack of both arms."""
+    values = list(differences.values())
+    return Effect(differences, estimate.mean, spread(values), estimate.low, estimate.high)
+
+
+def _evaluation(
+    windows: Windows,
+    arm: str,
+    base: str,
+    evidence: Mapping[str, ArmEvidence],
+    plan: Plan,
+) -> tuple[float, float] | None:
+    """The interval that the choice of validation text leaves, over the complete pairs."""
+    if arm not in windows:
+        return None
+    both = pairs(evidence[base].losses, evidence[arm].losses, plan.judging_seeds)
+    if not both:
+        return None
+    weights = next(iter(windows[arm].values()))[1]
+    return block_bootstrap(
+        np.stack([windows[arm][seed][0] for seed in both]),
+        np.stack([windows[base][seed][0] for seed in both]),
+        weights,
+        level=plan.look.level,
+    )
+
+
+def tuned_windows(plan: Plan, way: Course, windows_of: WindowsOf) -> dict[int, tuple[Array, Array]]:
+    """Each seed's window losses, read where its final loss was read."""
+    reading = way.reading
+    assert reading is not None
+    return {
+        seed: _read_windows(plan, way, reading, seed, windows_of)
+        for seed, loss in reading.losses.items()
+        if loss is not None
+    }
+
+
+def _read_windows(
+    plan: Plan, way: Course, reading: Tuned, seed: int, windows_of: WindowsOf
+) -> tuple[Array, Array]:
+    total: Array | float = 0.0
+    weights = np.zeros(0)
+    for rate, weight in zip(reading.rates, reading.weights, strict=True):
+        if weight:
+            losses, weights = windows_of(plan.run(way.arm, seed, rate))
+            total = total + weight * losses
+    return np.asarray(total), weights

@@ -1,0 +1,142 @@
+"""In what precision, and in what portions, a training computes: chosen by measuring where it runs.
+
+Half precision pays where the processor has it, and only for products that are large enough; the
+weights, the residual stream, the norms, the softmax and the loss stay float32 (see `trainer`). The
+choice decides a run's bits, so it is made once, written down, and found again.
+"""
+
+import json
+import math
+import platform
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from blocklab.data.cache import digest, read_json, writable_cache, write_json
+from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
+from blocklab.record import Record
+from blocklab.training.config import TrainingConfig
+from blocklab.training.loss import default_chunk
+
+WORTH_MEASURING = 1e9
+"""Floating-point operations of a step under which half precision cannot save anything notable."""
+
+WORTH_CHANGING = 1.15
+"""How many times faster half precision must be to be worth its rounding."""
+
+WORTH_ANOTHER_CHUNK = 1.05
+
+SECONDS = 5.0
+"""What a self-test may take."""
+
+ROUNDS = 4
+
+
+class Numerics(Record):
+    """What decides a run's bits beside its records: chosen once a study."""
+
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Of the matrix products in training; all else, and every evaluation, is float32."""
+    chunk: int | None = Field(None, gt=0)
+    """Rows of logits that the loss holds at once; null is the rule of `loss.default_chunk`."""
+    threads: int = Field(1, gt=0)
+
+    def computing(self) -> AbstractContextManager[object]:
+        """Around a training's forward pass: its products are taken in `dtype`."""
+        if self.dtype == "float32":
+            return nullcontext()
+        return torch.autocast(self.device, torch.bfloat16)
+
+    def narrowed(self, hidden: Tensor) -> Tensor:
+        """What the head's products start from."""
+        return hidden if self.dtype == "float32" else hidden.to(torch.bfloat16)
+
+
+SecondsOf = Callable[[Numerics], float]
+"""Seconds of one training step; the first call of each pays for warming up."""
+
+
+def chosen(
+    config: ModelConfig,
+    training: TrainingConfig,
+    timer: Callable[[], SecondsOf],
+    cache: Path | None = None,
+) -> Numerics:
+    """The fastest numerics for training this model here, measured once a machine and model.
+
+    `timer` makes what times a step, and is only asked where there is something to measure. What
+    was found is kept in the cache, so that the same training has the same bits tomorrow.
+    """
+    step = count(config).flops_per_token() * training.batch_size * config.context_length
+    if step < WORTH_MEASURING:
+        return Numerics()
+    root, _ = writable_cache(cache)
+    entry = root / "numerics" / f"{_situation(config, training)}.json"
+    known = read_json(entry)
+    if known is not None:
+        return Numerics.parse(known, at=str(entry))
+    rows = training.batch_size * config.context_length // training.accumulation
+    found = fastest(timer(), rows, config.rows)
+    write_json(entry, found.plain())
+    return found
+
+
+def fastest(seconds_of: SecondsOf, rows: int, vocab_size: int, budget: float = SECONDS) -> Numerics:
+    """Float32, or half precision where it is at least `WORTH_CHANGING` times faster; then the
+    chunk of the loss, where half or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster.
+
+    Candidates take turns, and each counts by its best; no round begins after `budget` seconds.
+
+    Args:
+        rows: positions that the loss is taken over at once.
+    """
+    until = time.perf_counter() + budget
+    plain, half = Numerics(), Numerics(dtype="bfloat16")
+    best = _timed(seconds_of, (plain, half), until)
+    found = half if best[plain] >= WORTH_CHANGING * best[half] else plain
+    usual = default_chunk(vocab_size, torch.bfloat16 if found is half else torch.float32)
+    if rows <= usual or time.perf_counter() > until:
+        return found
+    others = [found.model_copy(update={"chunk": chunk}) for chunk in (usual // 2, usual * 2)]
+    best = _timed(seconds_of, (found, *others), until)
+    quickest = min(best, key=lambda candidate: best[candidate])
+    return quickest if best[found] >= WORTH_ANOTHER_CHUNK * best[quickest] else found
+
+
+def _timed(
+    seconds_of: SecondsOf, candidates: Sequence[Numerics], until: float
+) -> dict[Numerics, float]:
+    """Least seconds of each; the first step of each only warms up."""
+    for candidate in candidates:
+        seconds_of(candidate)
+    best = dict.fromkeys(candidates, math.inf)
+    for taken in range(ROUNDS):
+        if taken and time.perf_counter() > until:
+            break
+        for candidate in candidates:
+            best[candidate] = min(best[candidate], seconds_of(candidate))
+    return best
+
+
+def _situation(config: ModelConfig, training: TrainingConfig) -> str:
+    """What the choice depends on: the machine, torch, and the sizes of a step."""
+    recipe = (training.batch_size, training.accumulation)
+    machine = (platform.machine(), _processor(), torch.__version__)
+    return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
+
+
+def _processor() -> str:
+    """The processor's model and abilities, as far as the system tells them."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor()
+    return "".join(dict.fromkeys(x for x in lines if x.startswith(("model name", "flags"))))

@@ -1,0 +1,100 @@
+"""The model of a finished run: what its folder holds, as something to write with or train on."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+import torch
+
+from blocklab.data.cache import default_cache
+from blocklab.data.prepared import Dataset
+from blocklab.data.tokenizer import Tokenizer
+from blocklab.errors import BlocklabError
+from blocklab.model.config import ModelConfig
+from blocklab.model.transformer import Transformer
+from blocklab.training.run import RunSpec
+
+RECORD, WEIGHTS, TOKENIZER = "run.json", "model.safetensors", "tokenizer.json"
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedModel:
+    """A finished run's model, in evaluation mode."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    """From the run's folder or the prepared corpus; None where neither is there any more."""
+    spec: RunSpec
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `folder` holds a run, finished or not."""
+    return any((folder / name).is_file() for name in (RECORD, "checkpoint.safetensors"))
+
+
+def run_spec(folder: Path) -> RunSpec:
+    """The record of a finished run. Raises BlocklabError for one that is not finished."""
+    path = folder / RECORD
+    if not path.is_file():
+        raise BlocklabError(f"{folder}: this run is not finished; resume it first")
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))["spec"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BlocklabError(f"{path}: not a run's record ({error})") from None
+    return RunSpec.parse(stored, at=f"{path}: spec")
+
+
+def load_trained(folder: Path) -> TrainedModel:
+    """Read a finished run's model. Raises BlocklabError where its files are missing or damaged."""
+    spec = run_spec(folder)
+    weights = folder / WEIGHTS
+    try:
+        tensors = safetensors.torch.load_file(weights)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise BlocklabError(f"{weights}: cannot be read ({error})") from None
+    model = Transformer(_with_rows(spec.model, tensors, weights), seed=0)
+    own = dict(model.named_parameters())
+    if own.keys() != tensors.keys():
+        odd = sorted(own.keys() ^ tensors.keys())[0]
+        raise BlocklabError(f"{weights}: '{odd}' is in the file or in the model, but not in both")
+    for name, parameter in own.items():
+        if parameter.shape != tensors[name].shape:
+            raise BlocklabError(
+                f"{weights}: '{name}' has shape {tuple(tensors[name].shape)}, "
+                f"expected {tuple(parameter.shape)}"
+            )
+        parameter.data.copy_(tensors[name])
+    return TrainedModel(model.eval(), _tokenizer(folder, spec), spec)
+
+
+def weights_fingerprint(model: Transformer) -> str:
+    """Of every distinct parameter's name, type, shape and bits."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, parameter in model.named_parameters():
+        tensor = parameter.detach().cpu().contiguous()
+        found.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
+        found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _with_rows(config: ModelConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> ModelConfig:
+    """A vocabulary that the tokenizer decided is read off the table."""
+    if config.vocab_size is not None:
+        return config
+    table = tensors.get("embedding.weight")
+    if table is None or table.ndim != 2:
+        raise BlocklabError(f"{path}: holds no table 'embedding.weight'; the file is damaged")
+    return config.with_changes({"vocab_size": len(table)})
+
+
+def _tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
+    prepared = default_cache() / "datasets" / spec.data_fingerprint
+    if (prepared / "dataset.json").is_file():
+        return Dataset.open(prepared).tokenizer
+    if (folder / TOKENIZER).is_file():
+        return Tokenizer.load(folder / TOKENIZER)
+    return None

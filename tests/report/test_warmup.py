@@ -1,0 +1,59 @@
+"""The table of what warm-up is worth pairs the right arms, rate by rate."""
+
+from dataclasses import replace
+
+from blocklab.report.warmup import PATH, warmup_rows, warmup_table
+from tests.report import factory
+
+LOSSES = {
+    "pre": {(s, r): 3.0 + r for s in (1, 2) for r in (1e-3, 1e-2)},
+    "post": {(s, r): 3.5 for s in (1, 2) for r in (1e-3, 1e-2)},
+    "pre-cold": {(s, r): 3.25 + r for s in (1, 2) for r in (1e-3, 1e-2, 1e-1)},
+    "post-cold": {(s, r): None if r > 5e-3 else 4.0 for s in (1, 2) for r in (1e-3, 1e-2)},
+}
+CHANGES = {
+    "post": {"block.placement": "post"},
+    "pre-cold": {PATH: 0},
+    "post-cold": {"block.placement": "post", PATH: 0},
+}
+
+
+def study():
+    result = factory.study(LOSSES)
+    arms = tuple(replace(arm, changes=CHANGES.get(arm.name, {})) for arm in result.arms)
+    return replace(result, arms=arms)
+
+
+def test_arms_are_paired_that_differ_in_warm_up_alone():
+    rows = warmup_rows(study())
+    assert [row.name for row in rows] == ["post", "pre"]
+    post, pre = rows
+    assert sorted(pre.points) == [1e-3, 1e-2]
+    assert all(abs(point.difference - 0.25) < 1e-9 for point in pre.points.values())
+    assert post.points[1e-3].difference == 0.5
+    assert post.points[1e-2].difference is None
+    assert post.points[1e-2].diverged_without
+
+
+def test_a_divergence_is_said_and_a_rate_that_one_lacks_is_left_empty():
+    table = warmup_table(study())
+    assert table["rates"] == ["0.001", "0.01"]
+    by_name = {row["name"]: row["cells"] for row in table["rows"]}
+    assert by_name == {"post": ["+0.500", "diverged without"], "pre": ["+0.250", "+0.250"]}
+
+
+def test_every_setting_of_the_nuisances_has_a_row():
+    result = study()
+    rows = warmup_rows(
+        replace(result, cells={"n_layers 2": result.arms, "n_layers 8": result.arms})
+    )
+    assert [(row.name, row.setting) for row in rows] == [
+        ("post", "n_layers 2"),
+        ("post", "n_layers 8"),
+        ("pre", "n_layers 2"),
+        ("pre", "n_layers 8"),
+    ]
+
+
+def test_without_an_arm_that_has_no_warm_up_there_is_no_table():
+    assert warmup_table(factory.modern_block()) is None

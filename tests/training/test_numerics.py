@@ -1,0 +1,207 @@
+"""Half precision is taken where it is faster, kept, and costs no more than its rounding."""
+
+import copy
+
+import pytest
+import torch
+
+import blocklab as bl
+from blocklab.data.dataset import Dataset
+from blocklab.model.evaluation import evaluating
+from blocklab.parts import attention
+from blocklab.parts.context import AttentionContext
+from blocklab.training.config import TrainingConfig
+from blocklab.training.numerics import Numerics, chosen, fastest
+from blocklab.training.run import RunSpec, Stopped, train_run
+from blocklab.training.trainer import Trainer
+
+HALF = Numerics(dtype="bfloat16")
+VOCABULARY = 300
+
+
+def config(**changes):
+    made = bl.presets.modern(
+        d_model=64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=VOCABULARY, context_length=48
+    )
+    return made.with_changes(changes)
+
+
+def tokens(n=6000):
+    """Ids with a pattern to learn, so that logits grow."""
+    noise = torch.randint(7, (n,), generator=torch.Generator().manual_seed(0))
+    return (torch.arange(n) * 7 % 91 * 3 + noise) % VOCABULARY
+
+
+def trainer(numerics, **changes):
+    recipe = TrainingConfig(steps=60, batch_size=8, learning_rate=3e-3, inspect_every=None)
+    return Trainer(config(**changes), corpus=tokens(), training=recipe, numerics=numerics)
+
+
+def seconds(**by_dtype):
+    """A clock on which half precision and float32 take what they are given, less by chunk."""
+    asked = []
+
+    def of(numerics):
+        asked.append(numerics)
+        return by_dtype[numerics.dtype] * (0.5 if numerics.chunk == by_dtype.get("good") else 1.0)
+
+    return of, asked
+
+
+def test_half_precision_must_be_notably_faster():
+    for half, expected in ((0.5, "bfloat16"), (0.95, "float32"), (2.0, "float32")):
+        clock, _ = seconds(float32=1.0, bfloat16=half)
+        assert fastest(clock, rows=64, vocab_size=1000).dtype == expected
+
+
+def test_a_chunk_that_is_faster_is_taken_and_none_is_tried_that_would_be_the_same():
+    clock, asked = seconds(float32=1.0, bfloat16=2.0, good=64)
+    assert fastest(clock, rows=2048, vocab_size=50257).chunk == 64
+    clock, asked = seconds(float32=1.0, bfloat16=2.0, good=64)
+    assert fastest(clock, rows=64, vocab_size=1000).chunk is None
+    assert {one.chunk for one in asked} == {None}
+
+
+def test_no_round_begins_after_the_budget():
+    clock, asked = seconds(float32=1.0, bfloat16=1.0)
+    fastest(clock, rows=2048, vocab_size=50257, budget=0.0)
+    assert len(asked) == 4
+
+
+def test_a_choice_is_measured_once_and_found_again(tmp_path):
+    large = config(d_model=256, n_layers=8, vocab_size=4096)
+    recipe = TrainingConfig(batch_size=64)
+    clock, asked = seconds(float32=1.0, bfloat16=0.5, good=None)
+    first = chosen(large, recipe, lambda: clock, tmp_path)
+    assert first.dtype == "bfloat16" and asked
+    assert chosen(large, recipe, lambda: 1 / 0, tmp_path) == first
+    with pytest.raises(ZeroDivisionError):
+        chosen(large, recipe.model_copy(update={"batch_size": 32}), lambda: 1 / 0, tmp_path)
+
+
+def test_a_small_model_is_not_measured(tmp_path):
+    assert chosen(config(), TrainingConfig(batch_size=2), lambda: 1 / 0, tmp_path) == Numerics()
+
+
+def test_the_loss_of_a_half_precision_step_is_that_of_float32_within_1e4():
+    half = trainer(HALF)
+    half.run(30)
+    errors = []
+    for _ in range(8):
+        plain = trainer(Numerics())
+        plain.model.load_state_dict(half.model.state_dict())
+        plain.steps_done = half.steps_done
+        errors.append(plain.step() - half.step())
+    assert abs(sum(errors) / len(errors)) < 1e-4
+    assert max(map(abs, errors)) < 1e-3
+
+
+def test_its_gradients_err_by_the_rounding_of_half_precision():
+    half = trainer(HALF)
+    half.run(10)
+    inputs, targets = half.windows.batch(half.steps_done)
+    exact = copy.deepcopy(half.model).double()
+    logits = exact(inputs)
+    torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten()).backward()
+    half._backward(inputs, targets)
+    for (name, mine), true in zip(half.model.named_parameters(), exact.parameters(), strict=True):
+        error = (mine.grad.double() - true.grad).norm() / true.grad.norm()
+        assert mine.grad.dtype == torch.float32
+        assert error < 0.02, (name, float(error))
+
+
+def test_an_evaluation_is_float32_whatever_the_training():
+    half, plain = trainer(HALF), trainer(Numerics())
+    assert half.evaluate() == plain.evaluate()
+    assert all(p.dtype == torch.float32 for p in half.model.parameters())
+
+
+def test_half_precision_learns_as_well():
+    half, plain = trainer(HALF), trainer(Numerics())
+    half.run()
+    plain.run()
+    assert half.evaluate() == pytest.approx(plain.evaluate(), abs=0.03)
+
+
+def test_a_half_precision_run_resumes_to_the_same_bits(tmp_path):
+    spec = RunSpec(
+        model=config(),
+        training=TrainingConfig(steps=6, batch_size=4),
+        data={},
+        data_fingerprint="",
+        seed=1,
+        numerics=HALF,
+    )
+    data = Dataset.from_tokens(tokens())
+    whole = train_run(spec, tmp_path / "whole", data)
+    seen = []
+    with pytest.raises(Stopped):
+        train_run(
+            spec,
+            tmp_path / "parts",
+            data,
+            on_step=lambda step, *_: seen.append(step),
+            should_stop=lambda: len(seen) == 3,
+        )
+    assert train_run(spec, tmp_path / "parts", data).validation_loss == whole.validation_loss
+    bits = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "parts")]
+    assert bits[0] == bits[1]
+
+
+def test_another_precision_is_another_run():
+    spec = RunSpec(model=config(), training=TrainingConfig(), data={}, data_fingerprint="", seed=1)
+    assert spec.model_copy(update={"numerics": HALF}).id != spec.id
+
+
+CASES = {
+    "grouped": {},
+    "windowed": {"block.attention.window": 5},
+    "alibi": {"positions": {"kind": "alibi"}},
+    "capped": {"block.attention.softcap": 4.0},
+    "multi-query": {"block.attention.n_kv_heads": 1},
+}
+
+
+@pytest.mark.parametrize("changes", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("padded", [False, True])
+def test_attention_by_products_is_the_fused_one(changes, padded, monkeypatch):
+    model = bl.Transformer(config(**changes), seed=2).double()
+    ids = torch.randint(VOCABULARY, (3, 20), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[0, :6] = 0
+    with evaluating(model), torch.no_grad():
+        fused = model(ids, attention_mask=mask)
+        monkeypatch.setattr(attention, "_products_are_faster", lambda *_: True)
+        products = model(ids, attention_mask=mask)
+    real = mask.bool()
+    torch.testing.assert_close(products[real], fused[real], rtol=1e-10, atol=1e-12)
+
+
+def test_products_are_for_half_precision_of_a_bounded_size():
+    def shaped(length, dtype):
+        return torch.empty(8, 8, length, 16, dtype=dtype)
+
+    faster = attention._products_are_faster
+    assert faster(shaped(256, torch.bfloat16), shaped(256, torch.bfloat16))
+    assert not faster(shaped(256, torch.float32), shaped(256, torch.float32))
+    assert not faster(shaped(1024, torch.bfloat16), shaped(1024, torch.bfloat16))
+
+
+def test_scores_with_a_bias_are_added_in_float32():
+    """ALiBi's distances of a few hundred have no exact bfloat16."""
+    made = bl.Transformer(config(**CASES["alibi"]), seed=0).blocks[0].attention
+    seen = []
+
+    class Watching(AttentionContext):
+        def drop(self, x):
+            seen.append(x.dtype)
+            return x
+
+    parts = [torch.randn(1, n, 300, 16, dtype=torch.bfloat16) for n in (4, 2, 2)]
+    bias = -torch.arange(300.0).expand(4, 300, 300)
+    context = Watching(None, torch.arange(300))
+    exact = made._attend_by_products(*(x.double() for x in parts), bias.double(), context)
+    context = Watching(None, torch.arange(300))
+    half = made._attend_by_products(*parts, bias, context)
+    assert (half.double() - exact).abs().max() < 0.03

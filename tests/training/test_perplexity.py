@@ -1,0 +1,135 @@
+"""Overlapping windows against one forward pass a token, and bytes against the text itself."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import blocklab as bl
+from blocklab.data.tokenizer import ByteTokenizer, Tokenizer, train_bpe
+from blocklab.errors import BlocklabError
+from blocklab.training.perplexity import EncodedText, encode_text, perplexity
+
+CONTEXT = 8
+CONFIG = bl.presets.modern(
+    d_model=32, n_heads=2, n_layers=1, vocab_size=256, context_length=CONTEXT
+).with_changes({"initialization.head_std": 1.0})
+MODEL = bl.Transformer(CONFIG, seed=0).double()
+BYTES = ByteTokenizer()
+
+
+def ids(n: int) -> torch.Tensor:
+    return torch.randint(256, (n,), generator=torch.Generator().manual_seed(n))
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(st.integers(2, 40), st.integers(1, CONTEXT), st.integers(1, 5))
+def test_each_token_is_predicted_once_with_the_context_the_stride_promises(
+    n: int, stride: int, batch_size: int
+) -> None:
+    text, losses = ids(n), []
+    for target in range(1, n):
+        # The first window takes the first CONTEXT targets, each later one `stride` more.
+        window = max(0, -(-(target - CONTEXT) // stride))
+        begin = window * stride
+        assert begin == 0 or target - begin > CONTEXT - stride
+        with torch.no_grad():
+            logits = MODEL(text[None, begin:target])[0, -1]
+        losses.append(torch.nn.functional.cross_entropy(logits, text[target]).item())
+    found = perplexity(MODEL, text, stride=stride, batch_size=batch_size)
+    assert found.n_tokens == n - 1
+    assert found.loss == pytest.approx(math.fsum(losses) / (n - 1), rel=1e-12)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+
+
+def test_a_stride_of_the_whole_context_is_the_sweep_that_training_makes() -> None:
+    text = ids(200)
+    trainer = bl.Trainer(CONFIG, corpus=text, batch_size=3)
+    held_out = torch.from_numpy(trainer.dataset.validation.astype(np.int64))
+    found = perplexity(trainer.model, held_out)
+    assert found.stride == CONTEXT
+    assert found.loss == pytest.approx(trainer.evaluate(), abs=1e-6)
+
+
+def test_how_far_it_is_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    found = perplexity(
+        MODEL, ids(41), batch_size=2, on_windows=lambda done, total: told.append((done, total))
+    )
+    assert found.n_windows == 5
+    assert told == [(2, 5), (4, 5), (5, 5)]
+
+
+def test_chunks_of_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = perplexity(MODEL, ids(50), stride=3)
+    monkeypatch.setattr("blocklab.training.perplexity.LOGITS", 256 * 5)
+    assert perplexity(MODEL, ids(50), stride=3).loss == pytest.approx(whole.loss, rel=1e-12)
+
+
+def test_a_model_that_knows_nothing_needs_the_bits_of_its_vocabulary_for_every_byte() -> None:
+    model = bl.Transformer(CONFIG, seed=0)
+    torch.nn.init.zeros_(model.head.weight)
+    found = perplexity(model, encode_text(["some text"], BYTES))
+    assert found.loss == pytest.approx(math.log(256), rel=1e-6)
+    assert found.n_tokens == found.n_bytes == 8
+    assert found.bits_per_byte == pytest.approx(8.0, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("documents", "start_ids", "n_bytes"),
+    [
+        (["a", "bc"], (), 2),
+        (["€uro"], (), 5),  # the first byte of three
+        (["é"], (), 1),
+        (["a€"], (0,), 4),
+    ],
+)
+def test_bytes_are_those_of_the_text_without_the_token_that_nothing_predicts(
+    documents: list[str], start_ids: tuple[int, ...], n_bytes: int
+) -> None:
+    for tokenizer in (BYTES, bpe()):
+        text = encode_text(documents, tokenizer, start_ids)
+        assert text.n_bytes_after_first == n_bytes
+        assert text.n_documents == len(documents)
+        assert text.n_bytes == len("".join(documents).encode())
+
+
+def bpe() -> Tokenizer:
+    """All bytes, and merges that no test's text has."""
+    return train_bpe(["xyxy xyxy"] * 9, 260)
+
+
+def test_documents_are_parted_by_the_end_of_text() -> None:
+    text = encode_text(["a", "b", "c"], BYTES)
+    assert text.ids.tolist() == [97, 0, 98, 0, 99]
+
+
+def test_neither_modes_nor_gradients_change() -> None:
+    model = bl.Transformer(CONFIG, seed=0).train()
+    perplexity(model, ids(20))
+    assert model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "stride", "message"),
+    [
+        (torch.tensor([1, 2]), 0, "stride is 0, expected 1 to context_length 8"),
+        (torch.tensor([1, 2]), 9, "stride is 9"),
+        (torch.tensor([1, 256]), 4, "run from 1 to 256, but the model has 256 rows"),
+        (torch.tensor([1]), 4, "1 tokens, and a first target needs 2"),
+    ],
+)
+def test_what_does_not_fit_is_refused(text: torch.Tensor, stride: int, message: str) -> None:
+    with pytest.raises(BlocklabError, match=message):
+        perplexity(MODEL, text, stride=stride)
+
+
+def test_without_bytes_there_are_no_bits_per_byte() -> None:
+    assert perplexity(MODEL, ids(20)).bits_per_byte is None
+    with pytest.raises(BlocklabError, match="0 tokens"):
+        encode_text([], BYTES)
+    assert isinstance(encode_text(["ab"], BYTES), EncodedText)
