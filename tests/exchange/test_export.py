@@ -113,6 +113,12 @@ def test_dropout_and_first_values_are_not_in_the_way() -> None:
     assert family.model_type == "llama"
 
 
+def test_everything_is_as_readable_as_its_writers_files_are(tmp_path: Path) -> None:
+    folder = bl.export_huggingface(built("gpt2"), tmp_path / "out")
+    (tmp_path / "plain").write_text("")
+    assert {f.stat().st_mode for f in folder.iterdir()} == {(tmp_path / "plain").stat().st_mode}
+
+
 def test_a_tied_head_is_left_out_and_an_untied_one_is_not(tmp_path: Path) -> None:
     for tied in (True, False):
         folder = tmp_path / str(tied)

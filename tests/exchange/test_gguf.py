@@ -202,7 +202,7 @@ def test_a_sentencepiece_tokenizer_is_read_from_the_metadata(tmp_path: Path) -> 
         bos_token_id=1,
         eos_token_id=2,
     )
-    assert loaded.start_ids == (1,)
+    assert loaded.start_ids == loaded.tokenizer.start_ids() == (1,)
     for fact in facts["encode_facts"]:
         assert [1, *loaded.tokenizer.encode(fact["text"])] == fact["ids"], fact["text"]
         assert loaded.tokenizer.decode(fact["ids"][1:]) == fact["text"]

@@ -6,6 +6,7 @@ that says exactly this model is taken. So no folder is ever written that means s
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -178,6 +179,8 @@ def _write_shard(path: Path, shard: list[tuple[str, Tensor]]) -> None:
     # Pieces of one fused matrix share its memory; safetensors wants bytes of their own.
     own = {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in shard}
     safetensors.torch.save_file(own, path, metadata={"format": "pt"})
+    # The library's files are for their writer alone; these are as readable as their config.
+    shutil.copymode(path.with_name(CONFIG), path)
 
 
 def _write_json(path: Path, content: JsonObject) -> None:

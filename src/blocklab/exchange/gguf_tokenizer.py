@@ -50,7 +50,7 @@ def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Found:
     A kind that is not implemented gives no tokenizer and a note, for the model can be used without.
     Raises BlocklabError where the metadata contradicts itself.
     """
-    said = {
+    said: dict[str, Any] = {
         key.removeprefix("tokenizer.ggml."): value
         for key, value in metadata.items()
         if key.startswith("tokenizer.ggml.")
@@ -65,6 +65,8 @@ def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Found:
         return None, starts, stops, ("there is no tokenizer in the file: give token ids",)
     try:
         definition = _definition(said, kind)
+        if starts:
+            definition["post_processor"] = _beginning_with(said["tokens"][starts[0]], starts[0])
     except _Unknown as unknown:
         note = f"tokenizer.ggml.{unknown}: not implemented; give token ids, or another tokenizer"
         return None, starts, stops, (note,)
@@ -106,6 +108,17 @@ def _definition(said: Mapping[str, Any], kind: object) -> dict[str, Any]:
         ],
         "post_processor": None,
         **parts,
+    }
+
+
+def _beginning_with(token: str, i: int) -> dict[str, Any]:
+    """What puts a token before every text, for readers that ask for special tokens."""
+    mark, text = {"SpecialToken": {"id": token, "type_id": 0}}, {"id": "A", "type_id": 0}
+    return {
+        "type": "TemplateProcessing",
+        "single": [mark, {"Sequence": text}],
+        "pair": [mark, {"Sequence": text}, {"Sequence": {"id": "B", "type_id": 1}}],
+        "special_tokens": {token: {"id": token, "ids": [i], "tokens": [token]}},
     }
 
 
