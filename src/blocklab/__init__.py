@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from blocklab.comparison.compare import compare as compare
     from blocklab.data.tokenizer import load_tokenizer as load_tokenizer
     from blocklab.errors import BlocklabError as BlocklabError
+    from blocklab.exchange.export import export_huggingface as export_huggingface
+    from blocklab.exchange.load import load as load
     from blocklab.experiment import run_study as run_study
     from blocklab.generation.sampler import generate as generate
     from blocklab.model import presets as presets
@@ -34,8 +36,10 @@ _PUBLIC = {
     "Transformer": "blocklab.model.transformer:Transformer",
     "compare": "blocklab.comparison.compare:compare",
     "count": "blocklab.model.count:count",
+    "export_huggingface": "blocklab.exchange.export:export_huggingface",
     "generate": "blocklab.generation.sampler:generate",
     "inspect": "blocklab.inspect",
+    "load": "blocklab.exchange.load:load",
     "load_tokenizer": "blocklab.data.tokenizer:load_tokenizer",
     "part": "blocklab.parts.part:part",
     "parts": "blocklab.parts",

@@ -51,13 +51,31 @@ def norms() -> st.SearchStrategy[dict[str, Any]]:
 
 @st.composite
 def feed_forwards(draw: st.DrawFn, d_model: int) -> dict[str, Any]:
-    kind = draw(st.sampled_from(["mlp", "gated"]))
+    kind = draw(st.sampled_from(["mlp", "gated", "experts"]))
+    if kind == "experts":
+        return draw(experts(d_model))
     derived = kind == "mlp" or d_model >= 24
     return {
         "kind": kind,
         "d_ff": draw(st.sampled_from([12, None] if derived else [12])),
         "activation": draw(st.sampled_from(sorted(ACTIVATIONS))),
         "bias": draw(st.booleans()),
+    }
+
+
+@st.composite
+def experts(draw: st.DrawFn, d_model: int) -> dict[str, Any]:
+    shared = draw(st.sampled_from([None, 8]))
+    return {
+        "kind": "experts",
+        "n_experts": 3,
+        "n_active": draw(st.sampled_from([1, 2, 3])),
+        "d_ff": draw(st.sampled_from([12, None] if d_model >= 16 else [12])),
+        "activation": draw(st.sampled_from(sorted(ACTIVATIONS))),
+        "normalized": draw(st.booleans()),
+        "shared_d_ff": shared,
+        "shared_gate": draw(st.booleans()) if shared else False,
+        "balance": draw(st.sampled_from([0.0, 0.02])),
     }
 
 
@@ -80,6 +98,36 @@ def attentions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
+def scalings(rotated: int) -> st.SearchStrategy[dict[str, Any]]:
+    """Every way to stretch a rotation; those that follow the length stay within their range."""
+    factors = st.lists(st.sampled_from([1.0, 1.5, 3.0]), min_size=rotated // 2)
+    longrope = {
+        "kind": st.just("longrope"),
+        "short": factors.map(lambda f: f[: rotated // 2]),
+        "long": factors.map(lambda f: f[: rotated // 2]),
+        "original_context": st.just(CONTEXT),
+        "factor": st.sampled_from([1.0, 4.0]),
+    }
+    yarn = {
+        "kind": st.just("yarn"),
+        "factor": st.sampled_from([0.5, 4.0]),
+        "original_context": st.sampled_from([4, 64]),
+        "beta_fast": st.sampled_from([4.0, 32.0]),
+        "amplitude": st.sampled_from([None, 1.3]),
+        "truncate": st.booleans(),
+    }
+    chosen = [
+        st.just({"kind": "none"}),
+        st.just({"kind": "linear", "factor": 3.0}),
+        st.just({"kind": "llama3", "factor": 4.0, "original_context": 16}),
+        st.fixed_dictionaries(yarn),
+        st.fixed_dictionaries(longrope),
+    ]
+    if rotated >= 4:
+        chosen.append(st.just({"kind": "dynamic", "original_context": CONTEXT}))
+    return st.one_of(chosen)
+
+
 @st.composite
 def positions(draw: st.DrawFn, head_dim: int) -> dict[str, Any]:
     kind = draw(st.sampled_from(["learned", "sinusoidal", "rotary", "alibi", "none"]))
@@ -87,11 +135,13 @@ def positions(draw: st.DrawFn, head_dim: int) -> dict[str, Any]:
         return {"kind": kind, "base": draw(st.sampled_from([100.0, 10_000.0]))}
     if kind == "rotary":
         halves = [1.0, 0.5] if head_dim % 4 == 0 else [1.0]
+        fraction = draw(st.sampled_from(halves))
         return {
             "kind": kind,
             "base": draw(st.sampled_from([100.0, 10_000.0])),
-            "fraction": draw(st.sampled_from(halves)),
+            "fraction": fraction,
             "interleaved": draw(st.booleans()),
+            "scaling": draw(scalings(int(head_dim * fraction))),
         }
     return {"kind": kind}
 
@@ -131,6 +181,7 @@ def layer_exceptions(draw: st.DrawFn, d_model: int, in_series: bool, turns: bool
         changes["block.placement"] = st.sampled_from(["pre", "post", "output", "sandwich"])
     if turns:
         changes["positions.kind"] = st.sampled_from(["none", "rotary", "alibi"])
+        changes["positions"] = st.just({"kind": "rotary", "base": 50.0})
     path = draw(st.sampled_from(sorted(changes)))
     return {"at": draw(st.sampled_from(["0", "-1", "::2", "0,1:"])), path: draw(changes[path])}
 

@@ -184,3 +184,15 @@ def test_embedding_and_head_factors_are_their_formulas() -> None:
     torch.testing.assert_close(streams[0], 3.0 * model.embedding.weight[tokens])
     logits = 0.5 * (features @ model.head.weight.T + model.head.bias)
     torch.testing.assert_close(model(tokens), 2.0 * torch.tanh(logits / 2.0))
+
+
+def test_an_embeddings_scale_is_rounded_as_the_stream_is() -> None:
+    """Gemma's sqrt(3072) is 55.5 in bfloat16, and so it was trained."""
+    config = bl.presets.modern(
+        d_model=32, n_layers=1, n_heads=2, vocab_size=8, context_length=4
+    ).with_changes({"embedding.scale": 3072**0.5})
+    model = bl.Transformer(config).bfloat16()
+    with torch.no_grad():
+        model.embedding.weight.fill_(1.0)
+        entering = model._embedded(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1))
+    assert entering.unique().tolist() == [55.5]

@@ -36,7 +36,7 @@ class Tokenizer:
     def __init__(self, definition: str, name: str, end_of_text: int | None) -> None:
         self.name = name
         self.end_of_text = end_of_text
-        self._backend = tokenizers.Tokenizer.from_str(definition)
+        self._backend = _backend(definition)
         self._backend.encode_special_tokens = True  # special tokens in a text are ordinary text
         self._backend.no_truncation()
         self._backend.no_padding()
@@ -116,6 +116,17 @@ class Tokenizer:
             names = (said["content"] if isinstance(said, dict) else said, *names)
         ids = (self._backend.token_to_id(name) for name in names if isinstance(name, str))
         return next((i for i in ids if i is not None), None)
+
+
+def _backend(definition: str) -> tokenizers.Tokenizer:
+    """The library's tokenizer; where it panics over a bad definition, an ordinary error."""
+    try:
+        return tokenizers.Tokenizer.from_str(definition)
+    except BaseException as error:
+        # Rust's panics are no Exceptions, and would pass every handler but one for all.
+        if type(error).__name__ == "PanicException":
+            raise ValueError(f"the library gave up: {error}") from None
+        raise
 
 
 class ByteTokenizer(Tokenizer):

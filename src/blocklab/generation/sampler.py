@@ -158,7 +158,9 @@ class _Reader:
             return self._last_logits(self.model.features(self.tokens[:, window], mask))
 
     def _cache_serves(self, cache: KeyValueCache) -> bool:
-        return self.tokens.shape[1] <= cache.capacity
+        end, padded = self.tokens.shape[1], self.mask is not None
+        fits = end <= cache.capacity
+        return fits and (not cache.length or self.model.keys_stay(cache.length, end, padded=padded))
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]

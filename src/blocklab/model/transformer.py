@@ -125,7 +125,8 @@ class Transformer(nn.Module):
     def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
         x: Tensor = self.embedding(tokens)  # (B, T, d_model)
         if self.embedding_scale != 1.0:
-            x = x * self.embedding_scale
+            # Rounded to the stream's own precision, as Gemma publishes its embedding's scale.
+            x = x * float(torch.tensor(self.embedding_scale, dtype=x.dtype, device="cpu"))
         assert isinstance(self.positions, Positions)
         added = self.positions.embed(places)
         return x if added is None else x + added.to(x.dtype)
@@ -140,6 +141,11 @@ class Transformer(nn.Module):
                 f"{n_keys} tokens do not fit context_length {self.config.context_length}: "
                 "the table of learned positions ends there"
             )
+        if start and not self.keys_stay(start, n_keys, padded=attention_mask is not None):
+            raise BlocklabError(
+                f"positions.scaling: keys cached for {start} tokens are wrong for {n_keys}: their "
+                "rotation follows the sequence's length; read all tokens again without a cache"
+            )
         if attention_mask is None:
             return None, torch.arange(start, n_keys, device=tokens.device)
         if attention_mask.shape != (tokens.shape[0], n_keys):
@@ -150,6 +156,16 @@ class Transformer(nn.Module):
         real = attention_mask.bool()
         places = (real.cumsum(-1) - 1).clamp(min=0)[:, start:]
         return real, places
+
+    def keys_stay(self, start: int, end: int, *, padded: bool = False) -> bool:
+        """Whether a cache of `start` tokens may be extended to `end`.
+
+        Some rotary scalings turn every key anew as the sequence grows. Where padding hides how
+        long each sequence is, the answer is yes only when no length matters.
+        """
+        known = 0 if padded else start
+        parts = (self.positions, *self.layer_positions.values())
+        return all(isinstance(p, Positions) and p.keys_stay(known, end) for p in parts)
 
     def _positions_of(self, index: int) -> Positions:
         own = str(index)

@@ -3,6 +3,7 @@
 from blocklab.parts.activation import ACTIVATIONS, register_activation
 from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.context import AttentionContext
+from blocklab.parts.experts import Experts
 from blocklab.parts.feed_forward import MLP, FeedForwardConfig, Gated
 from blocklab.parts.norm import DynamicTanh, LayerNorm, NoNorm, NormConfig, RMSNorm
 from blocklab.parts.part import PartConfig, Role, Spec, part
@@ -16,6 +17,7 @@ from blocklab.parts.positions import (
     SinusoidalPositions,
 )
 from blocklab.parts.residual import Add, NoResidual, ResidualConfig, Scaled
+from blocklab.parts.rotary_scaling import RotaryScaling
 
 __all__ = [
     "ACTIVATIONS",
@@ -26,6 +28,7 @@ __all__ = [
     "AttentionContext",
     "CausalAttention",
     "DynamicTanh",
+    "Experts",
     "FeedForwardConfig",
     "Gated",
     "LayerNorm",
@@ -41,6 +44,7 @@ __all__ = [
     "ResidualConfig",
     "Role",
     "Rotary",
+    "RotaryScaling",
     "Scaled",
     "SinusoidalPositions",
     "Spec",

@@ -8,11 +8,12 @@ import math
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
 from blocklab.parts.part import PartConfig, Spec, part, slot
+from blocklab.parts.rotary_scaling import NoScaling, RotaryScaling
 
 Tables = tuple[Tensor, Tensor]
 """Cosines and sines of the rotation, each (..., T, rotated // 2)."""
@@ -55,6 +56,10 @@ class Positions(nn.Module):
         (..., T, S) -> (..., n_heads, T, S).
         """
         return None
+
+    def keys_stay(self, start: int, end: int) -> bool:
+        """Whether keys cached while there were `start` tokens still serve when there are `end`."""
+        return True
 
 
 PositionsConfig.contract = Positions
@@ -131,6 +136,8 @@ class Rotary(Positions):
         base: float = Field(10_000.0, gt=1)
         fraction: float = Field(1.0, gt=0, le=1)
         interleaved: bool = False
+        scaling: SerializeAsAny[RotaryScaling] = Field(default_factory=NoScaling)
+        """How frequencies are stretched for long contexts: none, linear, dynamic, llama3, …"""
 
         def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
             return {}
@@ -143,6 +150,7 @@ class Rotary(Positions):
                     f"positions.fraction: {self.fraction} of head_dim {head_dim} is {rotated} "
                     "dimensions; rotation needs an even number of at least 2"
                 )
+            self.scaling.check(rotated)
             return rotated
 
     def __init__(self, d_model: int, context_length: int, config: Config) -> None:
@@ -153,8 +161,17 @@ class Rotary(Positions):
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         rotated = self.config.rotated(head_dim)
         exponents = torch.arange(0, rotated, 2, device=positions.device, dtype=wide) / rotated
-        angles = positions.to(wide)[..., None] * self.config.base**-exponents  # (..., T, rotated/2)
-        return angles.cos(), angles.sin()
+        base, scaling = self.config.base, self.config.scaling
+        lengths = positions.amax(-1, keepdim=True) + 1  # (..., 1)
+        frequencies = scaling.frequencies(base**-exponents, base, lengths)
+        angles = positions.to(wide)[..., None] * frequencies  # (..., T, rotated/2)
+        size = scaling.size()
+        if size == 1.0:
+            return angles.cos(), angles.sin()
+        return angles.cos() * size, angles.sin() * size
+
+    def keys_stay(self, start: int, end: int) -> bool:
+        return self.config.scaling.keys_stay(start, end)
 
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)

@@ -22,6 +22,7 @@ from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.context import AttentionContext
+from blocklab.parts.experts import Experts
 from blocklab.parts.feed_forward import FeedForwardConfig
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
@@ -205,7 +206,11 @@ def _has_gradient(gradient: Tensor | None) -> bool:
 
 
 def _may_have_none(model: Transformer, name: str) -> bool:
-    """Norms of queries and keys where a window of one leaves nothing to choose."""
+    """Norms of queries and keys where a window of one leaves nothing to choose, and a router whose
+    one expert always weighs 1: it learns from the balancing loss alone."""
+    part, _, leaf = name.rpartition(".router.")
+    if leaf and isinstance(experts := model.get_submodule(part), Experts):
+        return experts.n_active == 1 and experts.normalized
     path, _, inner = name.rpartition(".attention.")
     if not inner.startswith(("query_norm.", "key_norm.")):
         return False

@@ -19,6 +19,7 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
+from blocklab.parts.experts import watched_routing, weighted_balancing_loss
 from blocklab.record import with_changes
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
@@ -217,10 +218,14 @@ class Trainer:
             targets.tensor_split(self.training.accumulation),
             strict=True,
         ):
-            with self.numerics.computing():
+            with self.numerics.computing(), watched_routing() as routing:
                 hidden = self.model.features(x).flatten(0, 1)  # (B * T, d_model)
             part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
-            part.loss.backward()  # type: ignore[no-untyped-call]
+            # Experts are kept in balance by a loss of their own, which no reported loss includes.
+            balance = weighted_balancing_loss(routing)
+            share = y.numel() / n_targets
+            whole = part.loss if balance is None else part.loss + share * balance
+            whole.backward()  # type: ignore[no-untyped-call]
             loss += part.loss.item()
             log_z += part.log_z.item() * y.numel() / n_targets
         return loss, log_z

@@ -1,0 +1,1 @@
+"""Other people's checkpoints, in and out: the only room that knows other people's names."""

@@ -1,0 +1,53 @@
+"""One word for every checkpoint: a Hugging Face folder, a .gguf file, or a run of our own."""
+
+from pathlib import Path
+
+import torch
+
+from blocklab.errors import BlocklabError, nearest
+from blocklab.exchange.huggingface import CONFIG, load_huggingface
+from blocklab.exchange.loaded import Loaded
+from blocklab.exchange.runs import is_run, load_run
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+}
+
+
+def load(source: str | Path, dtype: str | torch.dtype | None = None) -> Loaded:
+    """The model at `source`, in evaluation mode, with its tokenizer where there is one.
+
+    `source` is a folder in Hugging Face's layout, a .gguf file, or the folder of a finished run.
+    `dtype` converts the weights; None keeps the one they are stored in (a .gguf file: float32).
+    No code and no pickle that comes with a checkpoint is ever run. Raises BlocklabError where the
+    files are damaged, or where they describe anything that is not implemented here.
+    """
+    path, chosen = Path(source), _dtype(dtype)
+    if path.suffix == ".gguf":
+        from blocklab.exchange.gguf_model import load_gguf
+
+        return load_gguf(path, chosen or torch.float32)
+    if not path.is_dir():
+        found = "is no folder" if path.exists() else "does not exist"
+        raise BlocklabError(
+            f"{path}: {found}; expected a Hugging Face folder, a .gguf file or a run's folder"
+        )
+    if is_run(path):
+        return load_run(path, chosen)
+    if (path / CONFIG).is_file():
+        return load_huggingface(path, chosen)
+    hint = "; it is a study: give one of its runs/…" if (path / "study.yaml").is_file() else ""
+    raise BlocklabError(f"{path}: holds neither {CONFIG} nor run.json{hint}")
+
+
+def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
+    if dtype is None or isinstance(dtype, torch.dtype):
+        if dtype is not None and dtype not in DTYPES.values():
+            raise BlocklabError(f"dtype {dtype} is not one of {', '.join(DTYPES)}")
+        return dtype
+    if dtype not in DTYPES:
+        raise BlocklabError(f"dtype '{dtype}': {nearest(dtype, DTYPES)}")
+    return DTYPES[dtype]

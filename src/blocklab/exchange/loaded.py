@@ -1,0 +1,22 @@
+"""What `load` gives back."""
+
+from dataclasses import dataclass
+
+from blocklab.data.tokenizer import Tokenizer
+from blocklab.model.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """A model with its weights, in evaluation mode, and what came with it."""
+
+    model: Transformer
+    tokenizer: Tokenizer | None
+    source: str
+    """Where it came from, and of which kind."""
+    start_ids: tuple[int, ...] = ()
+    """Ids that the tokenizer's authors put before every text."""
+    stop_ids: tuple[int, ...] = ()
+    """Ids after which the model is meant to stop writing."""
+    notes: tuple[str, ...] = ()
+    """What of the checkpoint was read with a grain of salt, in sentences."""
