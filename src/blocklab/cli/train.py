@@ -32,6 +32,8 @@ def train(
 
     `--set training.PATH=VALUE` changes how, other paths the model.
     """
+    import torch
+
     from blocklab.cli.options import settings
     from blocklab.cli.run_progress import RunProgress
     from blocklab.cli.starting_point import starting_point
@@ -41,7 +43,7 @@ def train(
     from blocklab.study.plugins import load_plugins
     from blocklab.training.config import TrainingConfig
     from blocklab.training.run import RunSpec, Stopped, finished, require_fitting, train_run
-    from blocklab.training.trainer import resolved_vocabulary
+    from blocklab.training.trainer import resolved_vocabulary, self_tested
 
     plugins = load_plugins(plugin or ())
     values = settings(changes)
@@ -73,13 +75,17 @@ def train(
     progress = RunProgress(out)
     dataset = prepare(data, say=progress.say)
     require_windows(dataset, config.context_length)
+    config = resolved_vocabulary(config, dataset.vocab_size)
+    # Alone on the machine, a run takes all of torch's threads.
+    threads = {"threads": torch.get_num_threads()}
     spec = RunSpec(
-        model=resolved_vocabulary(config, dataset.vocab_size),
+        model=config,
         training=training,
         data=data,
         data_fingerprint=dataset.fingerprint,
         seed=seed,
         weights=start.fingerprint(),
+        numerics=self_tested(config, training, dataset).model_copy(update=threads),
         plugins=plugins,
     )
     if start.model is not None:

@@ -31,6 +31,7 @@ from blocklab.reproduce.experiment import Found, Place, Say
 from blocklab.streams import stream_seed
 from blocklab.training.checkpoint import load_checkpoint, remove_checkpoints, save_checkpoint
 from blocklab.training.config import TrainingConfig
+from blocklab.training.numerics import Numerics
 from blocklab.training.trainer import Trainer
 
 SEED = 123
@@ -156,7 +157,8 @@ def published_trainer(n_layers: int, residuals: str, dataset: Dataset) -> Traine
     """A trainer with the published batches and the published draw of the weights."""
     training = TrainingConfig.parse({"batch_size": BATCH, **OPTIMISER})
     config = published_config(n_layers, residuals)
-    trainer = Trainer(config, corpus=dataset, training=training, seed=SEED)
+    # The published digits are float32's.
+    trainer = Trainer(config, corpus=dataset, training=training, seed=SEED, numerics=Numerics())
     trainer.windows = WholeBatches(dataset.train, CONTEXT, BATCH, SEED)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

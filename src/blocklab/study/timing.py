@@ -19,8 +19,8 @@ from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
 from blocklab.training.memory import peak_memory, start_measuring_memory
-from blocklab.training.numerics import Numerics, chosen
-from blocklab.training.trainer import Trainer
+from blocklab.training.numerics import Numerics
+from blocklab.training.trainer import Trainer, self_tested
 
 Say = Callable[[str], None]
 
@@ -63,9 +63,7 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
     base = planned.arms[0]
     training = base.training.at(base.training.learning_rates[0])
     with _one_thread():
-        found = chosen(
-            base.config, training, lambda: _trainer(base, dataset, Numerics()).seconds_of_a_step
-        )
+        found = self_tested(base.config, training, dataset)
     return with_changes(study, {"numerics": found.plain()})
 
 

@@ -118,7 +118,7 @@ class Trainer:
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
-        self.numerics = numerics or self._fastest_numerics()
+        self.numerics = numerics or self_tested(self.config, self.training, self.dataset)
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
@@ -243,20 +243,6 @@ class Trainer:
             chunk=self.numerics.chunk,
         )
 
-    def _fastest_numerics(self) -> Numerics:
-        """Measured on a twin, so that neither weights nor data move."""
-
-        def timer() -> SecondsOf:
-            twin = Trainer(
-                self.config,
-                corpus=self.dataset,
-                training=with_changes(self.training, {"inspect_every": None}),
-                numerics=Numerics(),
-            )
-            return twin.seconds_of_a_step
-
-        return chosen(self.config, self.training, timer)
-
     def seconds_of_a_step(self, numerics: Numerics) -> float:
         """Processor time of one further step in these numerics, divided by its threads."""
         self.numerics = numerics
@@ -284,6 +270,18 @@ class Trainer:
 
 def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
+
+
+def self_tested(config: ModelConfig, training: TrainingConfig, dataset: Dataset) -> Numerics:
+    """The numerics that are fastest for training this model here; see `numerics.chosen`."""
+
+    def timer() -> SecondsOf:
+        recipe = with_changes(training, {"inspect_every": None})
+        return Trainer(
+            config, corpus=dataset, training=recipe, numerics=Numerics()
+        ).seconds_of_a_step
+
+    return chosen(config, training, timer)
 
 
 def named_parameters(model: Transformer) -> list[NamedParameter]:
