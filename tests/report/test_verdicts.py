@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklab.report import limits, results_csv, table, words
+from blocklab.report.charts import charts
 from blocklab.report.html import page
 from blocklab.study.nuisances import Cell, nuisance_finding
 from blocklab.study.results import StudyResult
@@ -146,3 +147,31 @@ def test_every_runs_stability_is_in_results_csv():
     names = ("spikes", "gradient_norm_median", "gradient_norm_p999", "clipped_share")
     assert [first[name] for name in names] == ["2", "0.5", "2.5", "0.25"]
     assert [second[name] for name in names] == [""] * 4
+
+
+def test_what_decides_the_sign_is_said_before_any_average_over_it():
+    result = judged({"post-norm": -0.05})
+    cells = [
+        Cell({"initialization": level}, {s: effect + NOISE[s - 1] for s in SEEDS})
+        for level, effect in (("fan_in", 0.25), ("normal", -0.35))
+    ]
+    finding = nuisance_finding(cells, SEEDS, significant=False)
+    arms = tuple(
+        replace(arm, dependence=finding) if arm.role == "variant" else arm for arm in result.arms
+    )
+    result = replace(result, arms=arms)
+    assert "better or worse depending on initialization: post-norm" in words.headline(result)
+    said = words.sentence(result.arms[1], result)
+    better, worse = said.index("better by 0.350 nats at normal"), said.index("worse by 0.250")
+    assert said.index("decided by initialization") < better < worse < said.index("Over all")
+    assert said.count("initialization") == 1
+
+
+def test_each_setting_of_the_nuisances_has_its_own_learning_rates():
+    result = judged({"post-norm": -0.05})
+    settings_of = {f"initialization {level}": result.arms for level in ("fan_in", "normal")}
+    runs = tuple(replace(run, cell=cell) for cell in settings_of for run in result.runs)
+    made = charts(replace(result, cells=settings_of, runs=runs))
+    rates = [chart for chart in made if chart.name.startswith("learning-rates")]
+    assert [chart.name for chart in rates] == ["learning-rates-1", "learning-rates-2"]
+    assert rates[1].title.endswith("initialization normal")

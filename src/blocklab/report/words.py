@@ -9,7 +9,9 @@ from collections.abc import Sequence
 
 from blocklab.report import formats
 from blocklab.report.formats import clean, listed, nats, rate, real_minus
+from blocklab.study.nuisances import FactorFinding
 from blocklab.study.results import Arm, Effect, StudyResult
+from blocklab.study.verdict import interval_text
 
 ENOUGH_SEEDS = 5
 """Fewer pairs than these make an effect exploratory."""
@@ -46,7 +48,10 @@ def _verdicts(variants: Sequence[Arm], base: Arm) -> str:
     for arm in variants:
         assert arm.verdict is not None
         said: str = arm.verdict.word
-        if said == "equivalent":
+        if flips := _flips(arm):
+            factors = formats.listed([flip.factor for flip in flips])
+            said = f"better or worse depending on {factors}"
+        elif said == "equivalent":
             said = f"equivalent within {arm.verdict.delta:g} nats"
         elif said in ("better", "worse") and arm.verdict.below_delta:
             said = f"{said}, but by less than {arm.verdict.delta:g} nats"
@@ -128,6 +133,12 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
         subject += f" ({what})"
     if arm.verdict is not None:
         depends = f" {_begun(arm.dependence.sentence)}." if arm.dependence is not None else ""
+        if flips := _flips(arm):
+            # What decides the sign comes before any average over it.
+            subject += ": " + real_minus("; ".join(map(_turned, flips))) + ". Over all settings"
+            assert arm.dependence is not None
+            others = [one.sentence for one in arm.dependence.factors if one not in flips]
+            depends = f" {_begun('. '.join(others))}." if others else ""
         found = re.sub(r"^(better|worse) by ([\d.]+)", r"\1 by \2 nats", arm.verdict.sentence)
         return f"{subject}: {real_minus(found)}.{real_minus(depends)}"
     effect = arm.effect
@@ -152,6 +163,24 @@ def _trends(arm: Arm, result: StudyResult) -> list[str]:
             trend = real_minus(ladder.trends[arm.name].sentence(ladder.axis))
             said.append(f"From {first} to {last} {ladder.axis}: {trend}.")
     return said
+
+
+def _flips(arm: Arm) -> list[FactorFinding]:
+    """The nuisances that decide the sign of an arm's effect."""
+    factors = arm.dependence.factors if arm.dependence is not None else ()
+    return [factor for factor in factors if factor.word == "flips"]
+
+
+def _turned(flip: FactorFinding) -> str:
+    """`decided by initialization, better by 0.367 nats at normal (…), worse by 0.249 at fan_in`."""
+    effects = sorted(
+        ((level, flip.by_level[level]) for level in flip.levels), key=lambda at: at[1].mean
+    )
+    return f"decided by {flip.factor}, " + ", ".join(
+        f"{'better' if effect.mean < 0 else 'worse'} by {nats(abs(effect.mean))} nats at {level} "
+        f"({interval_text(effect)})"
+        for level, effect in effects
+    )
 
 
 def _begun(text: str) -> str:
