@@ -114,7 +114,8 @@ def test_a_flip_with_a_nuisance_is_in_the_sentence_and_every_setting_in_the_page
     settings_arms = {name: judged({"post-norm": e}).arms for name, e in by_setting.items()}
     result = replace(result, arms=(result.arms[0], variant, result.arms[2]), cells=settings_arms)
     sentence = words.sentence(variant, result)
-    assert "Flips with initialization: +0.3601 at fan_in and −0.2899 at normal." in sentence
+    assert "decided by initialization, better by 0.290 nats at normal" in sentence
+    assert "worse by 0.360 nats at fan_in" in sentence
     html = page(result, [])
     for name in by_setting:
         assert name in html
