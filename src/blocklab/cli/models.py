@@ -18,7 +18,6 @@ from blocklab.model import presets
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.model.transformer import Transformer
-from blocklab.training.trained import is_run, load_trained
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
 GPT2_ROWS = 50257
@@ -54,13 +53,6 @@ def named_model(name: str, dtype: str | None = None, tokenizer: str | None = Non
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     if is_untrained(name):
         return _untrained(model_config(name), chosen, given, name)
-    path = Path(name)
-    if is_run(path):
-        run = load_trained(path)
-        model = run.model if chosen is None else run.model.to(chosen)
-        found = given or run.tokenizer
-        ends = () if found is None or found.end_of_text is None else (found.end_of_text,)
-        return NamedModel(model.eval(), found, trained=True, stop_ids=ends)
     return _from_elsewhere(name, chosen, given)
 
 

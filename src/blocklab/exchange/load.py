@@ -7,7 +7,8 @@ import torch
 from blocklab.errors import BlocklabError, nearest
 from blocklab.exchange.huggingface import CONFIG, load_huggingface
 from blocklab.exchange.loaded import Loaded
-from blocklab.exchange.runs import is_run, load_run
+from blocklab.exchange.runs import load_run
+from blocklab.training.trained import is_run
 
 DTYPES = {
     "float32": torch.float32,

@@ -12,7 +12,7 @@ import torch
 
 from blocklab.data.cache import default_cache
 from blocklab.data.prepared import Dataset
-from blocklab.data.tokenizer import Tokenizer
+from blocklab.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
@@ -27,7 +27,7 @@ class TrainedModel:
 
     model: Transformer
     tokenizer: Tokenizer | None
-    """From the run's folder or the prepared corpus; None where neither is there any more."""
+    """From the prepared corpus, the run's folder or its name; None where none has it any more."""
     spec: RunSpec
 
 
@@ -95,6 +95,8 @@ def _tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
     prepared = default_cache() / "datasets" / spec.data_fingerprint
     if (prepared / "dataset.json").is_file():
         return Dataset.open(prepared).tokenizer
+    name = spec.data.tokenizer
     if (folder / TOKENIZER).is_file():
-        return Tokenizer.load(folder / TOKENIZER)
-    return None
+        return Tokenizer.load(folder / TOKENIZER, name)
+    # One that was learnt from a text cannot be had without it.
+    return load_tokenizer(name) if name is not None and bpe_size(name) is None else None
