@@ -8,10 +8,10 @@ import torch.nn.functional as F
 from torch import nn
 
 import blocklab as bl
+from blocklab.inspect.attention_maps import fused_scores
 from blocklab.training.config import TrainingConfig
 from blocklab.training.inspection import growth_per_block
 from blocklab.training.measures import (
-    _largest_product,
     gradient_norm_by_block,
     measure_stream,
     update_ratios,
@@ -69,6 +69,10 @@ def test_similarity_is_the_mean_cosine_over_pairs_of_different_positions():
     assert measure_stream(made, batch[:, :1]).position_similarity == (None, None, None)
 
 
+def largest(*arguments, **given):
+    return float(fused_scores(*arguments, **given).max())
+
+
 def scores_by_hand(made, batch, block, window=None):
     """Queries times keys of one block, softcapped and masked, in float64."""
     kept = []
@@ -116,11 +120,11 @@ def test_keys_that_a_query_may_not_see_count_for_nothing():
     query, value = -torch.ones(1, 1, 3, 4), torch.zeros(1, 1, 3, 4)
     key = torch.tensor([2.0, 3.0, 1.0])[:, None].expand(1, 1, 3, 4)
     # Every score is -2 times the key's size: -4, -6 and -2, the last seen by the last query alone.
-    assert _largest_product(query, key, value, is_causal=True) == pytest.approx(-2)
-    assert _largest_product(query[:, :, :2], key, value, is_causal=True) == pytest.approx(-4)
+    assert largest(query, key, value, is_causal=True) == pytest.approx(-2)
+    assert largest(query[:, :, :2], key, value, is_causal=True) == pytest.approx(-4)
     seen = torch.tensor([[False, True, False]])
-    assert _largest_product(query, key, value, seen) == pytest.approx(-6)
-    assert _largest_product(query, key, value, torch.tensor([0.0, 0.0, -9.0])) == pytest.approx(-4)
+    assert largest(query, key, value, seen) == pytest.approx(-6)
+    assert largest(query, key, value, torch.tensor([0.0, 0.0, -9.0])) == pytest.approx(-4)
 
 
 def test_dropout_is_left_out_of_what_is_measured():

@@ -5,7 +5,8 @@ user's own that calls softmax. An attention without a softmax has no map.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +81,13 @@ def _by_head(values: Tensor) -> tuple[float, ...]:
 
 
 def _watch_scores(model: Transformer, tokens: Tensor, use: Callable[[int, Tensor], None]) -> None:
-    """Tell `use` each block's masked scores (B, n_heads, T, T), in at least float32."""
+    with watching_scores(model, use):
+        model.features(tokens)
+
+
+@contextmanager
+def watching_scores(model: Transformer, use: Callable[[int, Tensor], None]) -> Iterator[None]:
+    """Tell `use` each block's masked scores (B, n_heads, T, S), in at least float32."""
     scores = _Scores()
 
     def entering(_: tuple[Any, ...]) -> None:
@@ -102,7 +109,7 @@ def _watch_scores(model: Transformer, tokens: Tensor, use: Callable[[int, Tensor
     before = dict.fromkeys(paths, entering)
     after = {path: leaving(block) for block, path in enumerate(paths)}
     with watched(model, before=before, after=after), scores:
-        model.features(tokens)
+        yield
 
 
 class _Scores(TorchFunctionMode):

@@ -4,7 +4,6 @@ Nothing here changes what is measured: the model's outputs, gradients, mode and 
 as they were to the bit. Means over a run, and what they say of its stability, are `stability`.
 """
 
-import math
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
@@ -14,10 +13,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from blocklab.inspect.attention_maps import watching_scores
+from blocklab.inspect.recording import rms, watched
 from blocklab.inspect.stream import mean_cosine
-from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 from blocklab.training.inspection import Inspection
 
@@ -43,104 +42,28 @@ def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
     """One further forward pass over `tokens` (B, T), without dropout or gradients.
 
     A few sequences are enough: their cost is that of a forward pass over them, and the scores of
-    one sequence at a time are held in memory.
+    one block at a time are held in memory.
     """
-    rms: list[float] = []
+    sizes: list[float] = []
     similarity: list[float | None] = []
     largest: list[float | None] = [None] * len(model.blocks)
-    scores = _LargestScore()
 
-    def before(block: int) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        def enter(_: nn.Module, inputs: tuple[Any, ...]) -> None:
-            if block == 0:
-                rms.append(_rms(inputs[0]))
-            scores.largest = None
+    def entering(inputs: tuple[Any, ...]) -> None:
+        sizes.append(rms(inputs[0]))
 
-        return enter
+    def leaving(_: tuple[Any, ...], stream: Tensor) -> None:
+        sizes.append(rms(stream))
+        alike = mean_cosine(stream).mean() if stream.shape[1] > 1 else None
+        similarity.append(None if alike is None else float(alike))
 
-    def after(block: int) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def leave(_: nn.Module, __: tuple[Any, ...], stream: Tensor) -> None:
-            rms.append(_rms(stream))
-            alike = mean_cosine(stream).mean() if stream.shape[1] > 1 else None
-            similarity.append(None if alike is None else float(alike))
-            largest[block] = scores.largest
+    def scored(block: int, scores: Tensor) -> None:
+        largest[block] = float(scores.max())
 
-        return leave
-
-    hooks = [
-        hook
-        for i, block in enumerate(model.blocks)
-        for hook in (
-            block.register_forward_pre_hook(before(i)),
-            block.register_forward_hook(after(i)),
-        )
-    ]
-    device = model.embedding.weight.device
-    kept = torch.random.fork_rng([device] if device.type == "cuda" else [])
-    try:
-        with torch.no_grad(), evaluating(model), kept, scores:
-            model.features(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return StreamMeasures(tuple(rms), tuple(largest), tuple(similarity))
-
-
-class _LargestScore(TorchFunctionMode):
-    """Sees every softmax over scores that is taken while it is active, whoever takes it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.largest: float | None = None
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name == "scaled_dot_product_attention":
-            self._note(_largest_product(*args, **given))
-        elif name == "softmax":
-            self._note(float((args[0] if args else given["input"]).max()))
-        return func(*args, **given)
-
-    def _note(self, score: float) -> None:
-        self.largest = score if self.largest is None else max(self.largest, score)
-
-
-def _largest_product(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> float:
-    """The largest score of a fused attention, whose arguments these are, over visible keys."""
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
-    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    mask = attn_mask
-    if is_causal:
-        mask = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
-    if mask is not None:
-        mask = mask.expand(*query.shape[:-1], n_keys)
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    largest = []
-    for i in range(query.shape[0]):
-        scores = _wide(query[i]) @ _wide(key[i]).transpose(-1, -2) * scale  # (n_heads, T, S)
-        if mask is not None and mask.dtype == torch.bool:
-            scores = scores.masked_fill(~mask[i], -math.inf)
-        elif mask is not None:
-            scores = scores + mask[i]
-        largest.append(scores.max())
-    return float(torch.stack(largest).max())
+    paths = [f"blocks.{i}" for i in range(len(model.blocks))]
+    stream = watched(model, before={paths[0]: entering}, after=dict.fromkeys(paths, leaving))
+    with stream, watching_scores(model, scored):
+        model.features(tokens)
+    return StreamMeasures(tuple(sizes), tuple(largest), tuple(similarity))
 
 
 def gradient_norm_by_block(model: nn.Module) -> dict[str, float]:
@@ -218,11 +141,3 @@ def _by_block(model: nn.Module, read: Callable[[nn.Parameter], Any]) -> dict[str
         steps = path.split(".")
         grouped[".".join(steps[: 2 if steps[0] == "blocks" else 1])].append(read(parameter))
     return dict(grouped)
-
-
-def _rms(x: Tensor) -> float:
-    return float(_wide(x).square().mean().sqrt())
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
