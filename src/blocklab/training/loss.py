@@ -184,7 +184,7 @@ def _run(
 
 def _few_rows(n: int, p: Tensor) -> Iterator[slice]:
     """All at once in full precision; of half precision as many as float32 copies stay cached."""
-    step = n if p.dtype in (torch.float32, torch.float64) else max(2**20 // p.shape[1], 8)
+    step = n if p.dtype in (torch.float32, torch.float64) else max(2**17 // p.shape[1], 8)
     for start in range(0, n, step):
         yield slice(start, min(start + step, n))
 
