@@ -127,6 +127,7 @@ def arm(
         n_diverged=sum(p.n_diverged for p in points),
         n_runs=len(losses),
         n_stalled=sum(abs(v - UNIGRAM) < 0.05 for v in best.losses.values()) if best else 0,
+        n_at_best=len(best.losses) + best.n_diverged if best else 0,
         effect=effect,
     )
 

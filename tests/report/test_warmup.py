@@ -42,6 +42,18 @@ def test_a_divergence_is_said_and_a_rate_that_one_lacks_is_left_empty():
     assert by_name == {"post": ["+0.500", "diverged without"], "pre": ["+0.250", "+0.250"]}
 
 
+def test_seeds_that_one_arm_lacks_are_in_neither_mean_and_a_lone_survivor_is_no_mean():
+    losses = dict(LOSSES)
+    losses["pre"] = {(0, 1e-3): 9.0, (1, 1e-3): 3.0, (2, 1e-3): 3.0}
+    losses["post-cold"] = {(1, 1e-3): 4.0, (2, 1e-3): None}
+    result = factory.study(losses)
+    arms = tuple(replace(arm, changes=CHANGES.get(arm.name, {})) for arm in result.arms)
+    post, pre = warmup_rows(replace(result, arms=arms))
+    assert abs(pre.points[1e-3].difference - 0.251) < 1e-9
+    assert post.points[1e-3].difference is None
+    assert post.points[1e-3].diverged_without and not post.points[1e-3].diverged_with
+
+
 def test_every_setting_of_the_nuisances_has_a_row():
     result = study()
     rows = warmup_rows(

@@ -27,14 +27,18 @@ def laddered(**ladder):
     return plan(searching(ladder=ladder, training=STEPS), TEXT)
 
 
-def climbed(planned, effect_of):
+def climbed(planned, effect_of=None, loss_of=None):
     """Train all that is asked for, with an effect by rung; the ladders that come out."""
+
+    def with_effect(run):
+        depth = 3.0 + (effect_of(run.rung) if run.arm == "layer-norm" else 0.0)
+        return bowl(run.arm, run.learning_rate, run.seed, depth=depth)
+
     known, asked = {}, {}
     while missing := missing_runs(all_courses(planned, known), known):
         for run in missing:
             asked[run.spec.id] = run
-            depth = 3.0 + (effect_of(run.rung) if run.arm == "layer-norm" else 0.0)
-            known[run.spec.id] = bowl(run.arm, run.learning_rate, run.seed, depth=depth)
+            known[run.spec.id] = (loss_of or with_effect)(run)
     runs = [
         result(r.arm, r.seed, r.learning_rate, known[r.spec.id], rung=r.rung)
         for r in asked.values()
@@ -47,7 +51,7 @@ def climbed(planned, effect_of):
         (rung.axis, RungResult(rung.plan.rung, rung.size, arms(rung.plan)))
         for rung in planned.ladder
     ]
-    return ladders(planned, arms(planned), rungs), asked
+    return ladders(planned, arms(planned), rungs, finished=True), asked
 
 
 def test_a_rung_of_tokens_is_the_study_with_its_schedule_over_that_share():
@@ -110,8 +114,46 @@ def test_nothing_is_said_while_a_rung_is_not_finished():
     arms = summarised(planned, courses(planned, {}), [], None)
     other = planned.ladder[0]
     rung = RungResult("r", other.size, summarised(other.plan, courses(other.plan, {}), [], None))
-    (ladder,) = ladders(planned, arms, [("tokens", rung)])
+    (ladder,) = ladders(planned, arms, [("tokens", rung)], finished=False)
     assert ladder.trends == {}
+
+
+@pytest.mark.parametrize(
+    ("ladder", "words"),
+    [
+        ({"sizes": [{"block.attention.n_heads": 8}]}, "n_heads 8 has as many parameters as the st"),
+        ({"tokens": [0.5, 0.501]}, "0.501 of the tokens has as many tokens as 0.5"),
+    ],
+)
+def test_rungs_of_one_size_are_refused_before_anything_is_trained(ladder, words):
+    with pytest.raises(BlocklabError, match=words):
+        laddered(**ladder)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"nuisances": {"n_layers": [2, 3]}, "ladder": {"sizes": [{"n_layers": 4}]}}, "nuisance"),
+        ({"variants": {"long": {"training.steps": 80}}, "ladder": {"tokens": [0.5]}}, "how long"),
+    ],
+)
+def test_what_a_rung_sets_nothing_else_may_set(fields, words):
+    with pytest.raises(BlocklabError, match=words):
+        searching(**fields)
+
+
+def test_a_variant_that_fails_on_one_rung_takes_no_trend_from_the_others():
+    variants = {"layer-norm": {"block.norm.kind": "layer"}, "tied": {"tie_embeddings": True}}
+    fields = {"variants": variants, "search": False, "ladder": {"tokens": [0.5]}}
+    planned = plan(searching(training=STEPS, **fields), TEXT)
+
+    def loss_of(run):
+        return None if run.arm == "tied" and run.rung else bowl("", run.learning_rate, run.seed)
+
+    (ladder,), _ = climbed(planned, loss_of=loss_of)
+    assert ladder.trends["layer-norm"].slope is not None
+    assert ladder.trends["tied"].slope is None
+    assert "too few complete pairs" in ladder.trends["tied"].sentence()
 
 
 def test_without_a_search_a_trend_is_exploratory():

@@ -31,10 +31,12 @@ def test_a_width_on_the_line_is_found_exactly(eighths, fixed, slope):
     assert solved_width(takes(wanted), (128, takes(128)), (256, takes(256))) == wanted
 
 
-def test_a_time_out_of_reach_is_refused_and_a_flat_line_changes_nothing():
+def test_a_line_that_leads_out_of_reach_or_nowhere_is_refused():
     with pytest.raises(bl.BlocklabError, match="match: none"):
         solved_width(0.001, (128, 1.0), (256, 2.0))
-    assert solved_width(0.5, (128, 1.0), (256, 1.0)) == 128
+    for flat in (1.0, 1.0001):
+        with pytest.raises(bl.BlocklabError, match="match: parameters"):
+            solved_width(1.5, (128, 1.0), (256, flat))
 
 
 def timed(monkeypatch, study, seconds_of):

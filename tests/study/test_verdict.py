@@ -198,6 +198,10 @@ def test_the_second_look_remembers_the_first():
     one = verdicts(base, [flat], ten, look=second_look({"variant": paired(WORSE)}))[0]
     assert one.estimate.mean < 0
     assert one.word == "worse"
+    # It shows the figures that it comes from, and beside them what all seeds say.
+    assert one.earlier == paired(WORSE)
+    assert f"worse by {one.earlier.mean:.4f}, as the first look found" in one.sentence
+    assert f"all seeds together: {one.estimate.mean:+.4f}" in one.sentence
     # Without one (too few pairs then) the second look pays its own price.
     one = verdicts(base, [late], ten, look=second_look({}))[0]
     assert one.p == pytest.approx(1.25 * now.p)

@@ -188,20 +188,45 @@ def test_products_are_for_half_precision_of_a_bounded_size():
     assert not faster(shaped(1024, torch.bfloat16), shaped(1024, torch.bfloat16))
 
 
-def test_scores_with_a_bias_are_added_in_float32():
-    """ALiBi's distances of a few hundred have no exact bfloat16."""
+@pytest.mark.parametrize("size", [1.0, 8.0])
+def test_scores_are_float32_from_the_product_on(size):
+    """Large ones would lose a whole nat to half precision, and distances have none of it."""
     made = bl.Transformer(config(**CASES["alibi"]), seed=0).blocks[0].attention
-    seen = []
-
-    class Watching(AttentionContext):
-        def drop(self, x):
-            seen.append(x.dtype)
-            return x
-
-    parts = [torch.randn(1, n, 300, 16, dtype=torch.bfloat16) for n in (4, 2, 2)]
+    parts = [size * torch.randn(1, n, 300, 16, dtype=torch.bfloat16) for n in (4, 2, 2)]
     bias = -torch.arange(300.0).expand(4, 300, 300)
-    context = Watching(None, torch.arange(300))
-    exact = made._attend_by_products(*(x.double() for x in parts), bias.double(), context)
-    context = Watching(None, torch.arange(300))
-    half = made._attend_by_products(*parts, bias, context)
-    assert (half.double() - exact).abs().max() < 0.03
+    places = torch.arange(300)
+    wide = [x.double() for x in parts]
+    exact = made._attend_by_products(*wide, bias.double(), AttentionContext(None, places))
+    with HALF.computing():
+        half = made._attend_by_products(*parts, bias, AttentionContext(None, places))
+    error = (half.double() - exact).norm() / exact.norm()
+    assert half.dtype == torch.bfloat16
+    assert error < 0.004
+
+
+def test_a_positions_bias_is_not_rounded_to_half_precision():
+    queries = torch.zeros(1, 4, 300, 16, dtype=torch.bfloat16)
+    positions = bl.Transformer(config(**CASES["alibi"]), seed=0).positions
+    mask = AttentionContext(positions, torch.arange(300)).mask(queries, 300, None)
+    assert mask.dtype == torch.float32
+    assert len(mask[0, -1].unique()) == 300
+
+
+@pytest.mark.parametrize("kind", ["add", "none", "scaled"])
+def test_the_stream_stays_float32_in_half_precision(kind):
+    made = bl.Transformer(config(**{"block.residual.kind": kind}), seed=0)
+    seen = []
+    for block in made.blocks:
+        block.register_forward_hook(lambda *call: seen.append(call[2].dtype))
+    with HALF.computing():
+        made.features(torch.zeros(1, 8, dtype=torch.long))
+    assert set(seen) == {torch.float32}
+
+
+def test_a_choice_made_with_other_threads_is_another_choice(tmp_path, monkeypatch):
+    large, recipe = config(d_model=256, n_layers=8, vocab_size=4096), TrainingConfig(batch_size=64)
+    clock, _ = seconds(float32=1.0, bfloat16=0.5, good=None)
+    chosen(large, recipe, lambda: clock, tmp_path)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    with pytest.raises(ZeroDivisionError):
+        chosen(large, recipe, lambda: 1 / 0, tmp_path)

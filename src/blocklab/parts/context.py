@@ -71,8 +71,9 @@ class AttentionContext:
     def mask(self, queries: Tensor, n_keys: int, window: int | None) -> Tensor | None:
         """The mask of these queries (B, n_heads, T, head_dim), broadcastable to (B, n_heads, T, S).
 
-        Boolean (true may be seen), or additive when positions bias the scores; None when the mask
-        is exactly the causal triangle of T queries on T keys, or when a single query sees all.
+        Boolean (true may be seen), or additive in at least float32 when positions bias the scores;
+        None when the mask is exactly the causal triangle of T queries on T keys, or when a single
+        query sees all.
         A query sees itself and the `window - 1` keys before it.
         """
         n_heads, n_queries = queries.shape[1], queries.shape[2]
@@ -91,9 +92,11 @@ class AttentionContext:
         )
         if bias is None:
             return visible
+        # Half precision has no room for distances of a few hundred.
+        wide = torch.promote_types(queries.dtype, torch.float32)
         return self.once(
-            ("biased", id(self.positions), n_heads, n_keys, window, queries.dtype),
-            lambda: bias.to(queries.dtype).masked_fill(~visible, float("-inf")),
+            ("biased", id(self.positions), n_heads, n_keys, window, wide),
+            lambda: bias.to(wide).masked_fill(~visible, float("-inf")),
         )
 
     def _distance(self, n_queries: int, n_keys: int, device: torch.device) -> Tensor:

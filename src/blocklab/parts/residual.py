@@ -35,7 +35,7 @@ class Add(nn.Module):
 
 @part("residual", "none")
 class NoResidual(nn.Module):
-    """The branch alone: no path around it."""
+    """The branch alone, in the stream's precision: no path around it."""
 
     class Config(ResidualConfig):
         kind: Literal["none"] = "none"
@@ -47,7 +47,7 @@ class NoResidual(nn.Module):
         super().__init__()
 
     def forward(self, stream: Tensor, branch: Tensor) -> Tensor:
-        return branch
+        return branch.to(stream.dtype)
 
 
 @part("residual", "scaled")

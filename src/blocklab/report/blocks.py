@@ -39,7 +39,7 @@ def blocks_chart(result: StudyResult) -> Chart | None:
     An arm whose runs all diverged is not drawn.
     """
     strips = [strip for arm in result.arms if (strip := _strip(arm, result)) is not None]
-    if not strips:
+    if not any(v > 0 for strip in strips for norms in strip.norms.values() for v in norms):
         return None
     return Chart(
         "gradient-by-block",
@@ -84,6 +84,8 @@ def _geometric(values: Sequence[float]) -> float:
 
 def _said(strip: _Strip) -> str:
     blocks = [strip.norms[part][-1] for part in strip.parts if part.startswith("blocks.")]
+    if not blocks:
+        return f"{strip.name}: no block has parameters"
     return f"{strip.name}: {blocks[0]:.3g} in the first block, {blocks[-1]:.3g} in the last"
 
 

@@ -16,6 +16,11 @@ def warnings(result: StudyResult) -> list[str]:
     """What a reader must know before any number; it belongs into the first lines."""
     facts = result.facts
     found = []
+    if facts.n_missing:
+        found.append(
+            f"Unfinished: {facts.n_missing} of the runs that the study asks for now are missing. "
+            "Whatever is said below may still change."
+        )
     if len(facts.seeds) < ENOUGH_SEEDS:
         seeds = "One seed" if len(facts.seeds) == 1 else f"{len(facts.seeds)} seeds"
         found.append(f"Only {seeds.lower()}: read every effect as exploratory. Take five or more.")

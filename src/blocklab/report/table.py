@@ -81,7 +81,7 @@ def _row(arm: Arm) -> Row:
         recall="" if arm.recall is None else f"{arm.recall:.1%}",
         parameters=str(arm.n_parameters),
         flops_per_token=str(arm.flops_per_token),
-        tokens_per_second=f"{arm.tokens_per_second:.0f}",
+        tokens_per_second="" if arm.tokens_per_second is None else f"{arm.tokens_per_second:.0f}",
         peak_memory=str(arm.peak_memory),
     )
 
@@ -97,6 +97,10 @@ def _number(value: float | None, signed: bool = False) -> str:
 
 def _between(first: str, sign: str, second: str) -> str:
     return f"{first}{sign}{second}" if second else first
+
+
+def _whole(number: str) -> str:
+    return formats.thousands(int(number)) if number else ""
 
 
 COLUMNS: Sequence[Column] = (
@@ -115,7 +119,7 @@ COLUMNS: Sequence[Column] = (
     Column("Recall", "of answers", lambda row: row.recall, may_be_left_out=True),
     Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
     Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
-    Column("Speed", "tokens/s", lambda row: formats.thousands(int(row.tokens_per_second))),
+    Column("Speed", "tokens/s", lambda row: _whole(row.tokens_per_second)),
     Column("Memory", "peak MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
 )
 NOTES = (

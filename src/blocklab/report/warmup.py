@@ -5,16 +5,18 @@ Rate by rate and never best against best: without warm-up the best rate is a low
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from blocklab.report import formats
 from blocklab.study.results import Arm, StudyResult
-from blocklab.training.stability import WarmupPoint, warmup_dependence
+from blocklab.training.stability import Curve, WarmupPoint, warmup_dependence
 
 PATH = "training.schedule.warmup"
 
 NOTE = (
-    "Mean validation loss without warm-up minus that with it, at equal learning rates; positive is "
-    "what warm-up saves. Where a run diverged there is no number, and it says which."
+    "Validation loss without warm-up minus that with it, at equal learning rates, mean over the "
+    "seeds that both have; positive is what warm-up saves. Where any run of the two diverged there "
+    "is no number, and it says which."
 )
 
 
@@ -33,8 +35,8 @@ def warmup_rows(result: StudyResult) -> list[WarmupRow]:
     rows = []
     for setting, arms in settings.items():
         for arm, without in _pairs(arms):
-            curves = [{p.learning_rate: p.mean for p in one.rates} for one in (arm, without)]
-            if curves[0].keys() & curves[1].keys():
+            curves = _curves(arm, without)
+            if curves[0]:
                 points = warmup_dependence(*curves)
                 by_rate = {point.learning_rate: point for point in points}
                 rows.append(WarmupRow(formats.clean(arm.name), formats.clean(setting), by_rate))
@@ -58,6 +60,26 @@ def warmup_table(result: StudyResult) -> dict[str, object] | None:
             for row in rows
         ],
     }
+
+
+def _curves(arm: Arm, without: Arm) -> tuple[Curve, Curve]:
+    """Both arms' losses over the seeds that both have at a rate; None where one of them diverged.
+
+    A rate without a common seed is left out.
+    """
+    curves: tuple[dict[float, float | None], dict[float, float | None]] = ({}, {})
+    other = {point.learning_rate: point for point in without.rates}
+    for point in arm.rates:
+        if point.learning_rate not in other:
+            continue
+        both = (point, other[point.learning_rate])
+        common = both[0].losses.keys() & both[1].losses.keys()
+        if not common and not any(one.n_diverged for one in both):
+            continue
+        for curve, one in zip(curves, both, strict=True):
+            losses = [one.losses[seed] for seed in sorted(common or one.losses)]
+            curve[point.learning_rate] = None if one.n_diverged else fmean(losses)
+    return curves
 
 
 def _pairs(arms: Sequence[Arm]) -> Iterator[tuple[Arm, Arm]]:

@@ -22,10 +22,7 @@ def headline(result: StudyResult) -> str:
     base = result.baseline
     variants = [arm for arm in result.arms if arm.role == "variant"]
     if base.mean is None:
-        return (
-            f"No run of the baseline {clean(base.name)} finished, so that nothing can be compared "
-            "with it."
-        )
+        return _without_a_baseline(result)
     if not variants:
         return f"{clean(base.name)} was trained alone: there is nothing to compare it with."
     if all(arm.verdict is not None for arm in variants):
@@ -40,6 +37,17 @@ def headline(result: StudyResult) -> str:
     )
     few = _seeds_compared(result) < ENOUGH_SEEDS
     return text + ("; exploratory, with fewer than five seeds." if few else ".")
+
+
+def _without_a_baseline(result: StudyResult) -> str:
+    base = clean(result.baseline.name)
+    lacking = [clean(name) for name, arms in result.cells.items() if arms[0].mean is None]
+    if len(lacking) == len(result.cells):
+        return f"No run of the baseline {base} finished, so that nothing can be compared with it."
+    return (
+        f"{base}, the baseline, has no loss at {listed(lacking)}, so that there is no comparison "
+        "over all settings; each of the others has its own below."
+    )
 
 
 def _verdicts(variants: Sequence[Arm], base: Arm) -> str:
@@ -113,8 +121,13 @@ def interactions(result: StudyResult) -> list[str]:
 
 def _level(arm: Arm) -> str:
     name = clean(arm.name)
-    if arm.mean is None or arm.best_rate is None:
+    if arm.mean is None:
         return f"{name} (the baseline): no loss can be given."
+    if arm.best_rate is None:
+        return (
+            f"{name} (the baseline): {nats(arm.mean)} nats, mean over the settings of the "
+            "nuisances, each at its own learning rate."
+        )
     n = next(len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate)
     if arm.tuned_rate is not None:
         n = sum(loss is not None for loss in arm.read.values()) or n
@@ -189,7 +202,7 @@ def _begun(text: str) -> str:
 
 
 def _interval(effect: Effect, result: StudyResult) -> str:
-    n, of = len(effect.differences), len(result.facts.seeds)
+    n, of = len(effect.differences), len(_judged_seeds(result))
     seeds = f"{n} of {of} seeds" if n < of else "one seed" if n == 1 else f"{n} seeds"
     if effect.low is None or effect.high is None:
         return f"{seeds}, so no interval; exploratory: fewer than five seeds"
@@ -219,11 +232,16 @@ def _chance(arm: Arm) -> list[str]:
 def _left_out(arm: Arm, result: StudyResult) -> list[str]:
     if arm.effect is None or result.cells:
         return []
-    missing = len(result.facts.seeds) - len(arm.effect.differences)
+    missing = len(_judged_seeds(result)) - len(arm.effect.differences)
     if missing <= 0:
         return []
     pairs = "One pair is" if missing == 1 else f"{missing} pairs are"
     return [f"{pairs} incomplete and left out, with nothing put in their place."]
+
+
+def _judged_seeds(result: StudyResult) -> Sequence[int]:
+    """Those that effects are read from: not the ones that were looked at before."""
+    return result.facts.judged_seeds or result.facts.seeds
 
 
 def _edge(arm: Arm) -> list[str]:
@@ -259,9 +277,8 @@ def _stops_learning(arm: Arm) -> list[str]:
 def _stalled(arm: Arm, result: StudyResult) -> list[str]:
     if not arm.n_stalled:
         return []
-    n = next((len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate), arm.n_stalled)
     return [
-        f"{arm.n_stalled} of {n} runs at its best rate stalled on the unigram entropy "
+        f"{arm.n_stalled} of {arm.n_at_best} runs at its best rate stalled on the unigram entropy "
         f"({nats(result.facts.unigram_entropy)} nats): they learnt how often each token occurs "
         "and next to nothing of their order."
     ]

@@ -93,7 +93,9 @@ def judged(
         verdict = by_name.get(arm.name)
         chance = None
         if arm.role == "placebo":
-            chance = placebo(evidence[base], evidence[arm.name], plan.judging_seeds)
+            chance = placebo(
+                evidence[base], evidence[arm.name], plan.judging_seeds, plan.look.level
+            )
         estimate = verdict.estimate if verdict else chance.estimate if chance else None
         effect = arm.effect
         if estimate is not None:

@@ -133,6 +133,22 @@ class StudyFolder:
             | self._widened_seeds(held, study)
         )
 
+    def continued_by(self, study: Study) -> Study:
+        """`study` as it takes finished runs from this folder: in its numerics, and with the seeds
+        that were looked at here counted as such where it asks the same question.
+
+        Raises BlocklabError when the folder holds no study.
+        """
+        held, _ = self.read()
+        numerics = study.numerics or held.numerics
+        known: dict[str, Value] = {"numerics": None if numerics is None else numerics.plain()}
+        same = first_difference(_fixed(held), _fixed(study)) is None
+        counts = isinstance(held.seeds, int) and isinstance(study.seeds, int)
+        if same and counts and (self.path / REPORT).exists():
+            fewer = min(held.looks[-1], study.looks[-1] - 1)
+            known["looked"] = max(study.looked, fewer) if study.looks[-1] > held.looks[-1] else 0
+        return Study.parse(study.plain() | known)
+
     def _widened_seeds(self, held: Study, study: Study) -> dict[str, Value]:
         """The larger number of seeds, and how many of them were looked at already.
 
@@ -227,7 +243,7 @@ class StudyFolder:
                 for row in rows
                 if row.get("validation_loss") is not None
             ),
-            looks=looks[:: max(1, len(looks) // LOOKS_KEPT)],
+            looks=tuple(looks[i] for i in _evenly(len(looks))),
         )
 
     def take_finished(self, runs: Sequence[PlannedRun], other: "StudyFolder") -> None:
@@ -278,6 +294,13 @@ def first_difference(
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+def _evenly(n: int) -> list[int]:
+    """Up to LOOKS_KEPT places among `n`, with the first and the last."""
+    if n <= LOOKS_KEPT:
+        return list(range(n))
+    return [round(i * (n - 1) / (LOOKS_KEPT - 1)) for i in range(LOOKS_KEPT)]
 
 
 def _fixed(study: Study) -> dict[str, Value]:

@@ -1,7 +1,7 @@
 """From a question to what can be trained: the arms with their sizes matched, cell by cell."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from blocklab.errors import BlocklabError
@@ -113,8 +113,8 @@ class Plan:
 
     def run_in_float32(self, arm: PlannedArm, rate: float) -> PlannedRun | None:
         """The first reporting seed's run once more in full precision; None where none is due."""
-        study = self.study
-        if not study.repeat_in_float32 or self.rung or study.numerics in (None, Numerics()):
+        numerics = self.study.numerics or Numerics()
+        if not self.study.repeat_in_float32 or self.rung or numerics.dtype == "float32":
             return None
         run = self.run(arm, self.seeds[0], rate)
         plain = Numerics(threads=run.spec.numerics.threads, device=run.spec.numerics.device)
@@ -158,7 +158,9 @@ def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> 
     Raises BlocklabError naming the variant, the nuisance, or the rung that is wrong.
     """
     made = _plan(study, text, plugins or {})
-    return replace(made, ladder=tuple(_rungs(made)))
+    ladder = tuple(_rungs(made))
+    _require_different_sizes(made, ladder)
+    return replace(made, ladder=ladder)
 
 
 def _plan(study: Study, text: Text, plugins: Mapping[str, str], rung: str = "") -> Plan:
@@ -184,6 +186,24 @@ def _rungs(whole: Plan) -> Iterator[PlannedRung]:
         name = ", ".join(f"{path} {_level(value)}" for path, value in changes.items())
         share = count(config).total / size
         yield _rung(whole, "parameters", changes, round(tokens * share), name)
+
+
+def own_size(whole: Plan, axis: Axis) -> int:
+    """Where the study itself stands on an axis of its ladder."""
+    base = whole.arms[0]
+    return n_tokens(base) if axis == "tokens" else count(base.config).total
+
+
+def _require_different_sizes(whole: Plan, ladder: Sequence[PlannedRung]) -> None:
+    """A trend needs them, and must not learn so when everything is trained."""
+    seen = {(axis, own_size(whole, axis)): "the study itself" for axis in ("parameters", "tokens")}
+    for rung in ladder:
+        other = seen.setdefault((rung.axis, int(rung.size)), rung.plan.rung)
+        if other != rung.plan.rung:
+            raise BlocklabError(
+                f"ladder: {rung.plan.rung} has as many {rung.axis} as {other} "
+                f"({int(rung.size):,}); a ladder needs different sizes"
+            )
 
 
 def _rung(whole: Plan, axis: Axis, changes: Changes, tokens: int, name: str) -> PlannedRung:

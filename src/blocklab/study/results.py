@@ -116,7 +116,8 @@ class Arm:
     """Paths and values solved so that sizes match."""
     n_parameters: int
     flops_per_token: int
-    tokens_per_second: float
+    tokens_per_second: float | None
+    """None while no run is finished."""
     peak_memory: int
     rates: tuple[RatePoint, ...]
     best_rate: float | None
@@ -131,6 +132,8 @@ class Arm:
     n_runs: int
     n_stalled: int
     """Runs at the best rate that ended within 0.05 nats of the unigram entropy."""
+    n_at_best: int
+    """Reporting runs at the best rate, diverged ones too."""
     effect: Effect | None
     """None for the baseline, or when no pair is complete."""
     verdict: Verdict | None = None
@@ -212,6 +215,10 @@ class Facts:
     """Seeds at each look that the study declares; the second is taken where something is open."""
     level: float = 0.95
     """Of the intervals."""
+    judged_seeds: tuple[int, ...] = ()
+    """Those that verdicts come from; empty means all."""
+    n_missing: int = 0
+    """Runs that the study asks for now and that are not finished."""
     searched: bool = False
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
     differences: Mapping[str, str] = field(default_factory=dict)

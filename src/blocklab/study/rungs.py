@@ -2,44 +2,39 @@
 
 from collections.abc import Sequence
 
-from blocklab.model.count import count
 from blocklab.study.ladder import Rung, Trend, trend
-from blocklab.study.plan import Plan, n_tokens
+from blocklab.study.plan import Plan, own_size
 from blocklab.study.results import Arm, Axis, LadderResult, RungResult
 from blocklab.study.verdict import pairs
 
 
 def ladders(
-    plan: Plan, arms: tuple[Arm, ...], rungs: Sequence[tuple[Axis, RungResult]]
+    plan: Plan, arms: tuple[Arm, ...], rungs: Sequence[tuple[Axis, RungResult]], finished: bool
 ) -> tuple[LadderResult, ...]:
-    """One for each axis that the study's ladder has; `arms` are the study's own."""
+    """One for each axis that the study's ladder has; `arms` are the study's own.
+
+    `finished` says that no run is missing: before, an effect may still move, and has no trend.
+    """
     return tuple(
-        _ladder(plan, axis, arms, [rung for of, rung in rungs if of == axis])
+        _ladder(plan, axis, arms, [rung for of, rung in rungs if of == axis], finished)
         for axis in dict.fromkeys(of for of, _ in rungs)
     )
 
 
 def _ladder(
-    plan: Plan, axis: Axis, arms: tuple[Arm, ...], others: Sequence[RungResult]
+    plan: Plan,
+    axis: Axis,
+    arms: tuple[Arm, ...],
+    others: Sequence[RungResult],
+    finished: bool,
 ) -> LadderResult:
-    base = plan.arms[0]
-    own = n_tokens(base) if axis == "tokens" else count(base.config).total
-    rungs = sorted([*others, RungResult("", own, arms)], key=lambda rung: rung.size)
-    finished = all(_is_read(plan, rung) for rung in rungs)
+    rungs = sorted([*others, RungResult("", own_size(plan, axis), arms)], key=lambda r: r.size)
     trends = {
         arm.name: _trend(plan, i, rungs)
         for i, arm in enumerate(arms)
         if arm.role == "variant" and finished
     }
     return LadderResult(axis, tuple(rungs), trends)
-
-
-def _is_read(plan: Plan, rung: RungResult) -> bool:
-    """Whether every arm of it but the placebo has an effect that will not move any more."""
-    arms = [arm for arm in rung.arms if arm.role != "placebo"]
-    if plan.study.search:
-        return all(arm.read for arm in arms)
-    return all(arm.effect is not None for arm in arms[1:])
 
 
 def _trend(plan: Plan, index: int, rungs: Sequence[RungResult]) -> Trend:

@@ -11,11 +11,13 @@ import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
+from blocklab.errors import BlocklabError
+from blocklab.record import with_changes
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look
 from blocklab.study.folder import Circumstances, StudyFolder
-from blocklab.study.liveness import require_differences
+from blocklab.study.liveness import Difference, require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
 from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
@@ -68,13 +70,11 @@ def prepare_study(
     files = tuple(Path(file).resolve() for file in plugins)
     fingerprints = load_plugins(files)
     baseline = study.baseline.config()
-    # Bad paths and sizes are found before a text that may take long to read.
-    plan(study, Text("", baseline.vocab_size or 1024, "", 0.0, 0, 0), fingerprints)
+    # Bad paths are found before a text that may take long to read; sizes depend on it.
+    unmatched = with_changes(study, {"match": "none"})
+    plan(unmatched, Text("", baseline.vocab_size or 1024, "", 0.0, 0, 0), fingerprints)
     dataset = prepare(study.data, say=say)
     require_windows(dataset, baseline.context_length)
-    if "recall" in study.metrics:
-        windows = ValidationWindows(dataset.validation, baseline.context_length)
-        require_answers(windows, answers_of(study.data))
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
@@ -82,10 +82,29 @@ def prepare_study(
     if study.match == "time":
         study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
     planned = plan(study, text, fingerprints)
-    checked = [require_differences(cell) for part in planned.whole for cell in part.cells]
+    if "recall" in study.metrics:
+        _require_answers(planned, dataset)
+    checked = [_checked(cell) for part in planned.whole for cell in part.cells]
     # Those of the study itself, at the first setting of its nuisances.
     differences = {found.arm: found.sentence for found in checked[0]}
     return Prepared(planned, dataset, text, files, differences)
+
+
+def _require_answers(planned: Plan, dataset: Dataset) -> None:
+    """Every arm must find an answer in what it is evaluated on."""
+    swept = dataset.validation[: planned.study.training.validation_tokens]
+    lengths = {arm.config.context_length for part in planned.whole for arm in part.arms}
+    for length in sorted(lengths):
+        require_answers(ValidationWindows(swept, length), answers_of(planned.study.data))
+
+
+def _checked(cell: Plan) -> tuple[Difference, ...]:
+    try:
+        return require_differences(cell)
+    except BlocklabError as error:
+        rung = f"ladder: at {cell.rung}" if cell.rung else ""
+        where = ", ".join(filter(None, (rung, cell.arms[0].cell)))
+        raise BlocklabError(f"{where}: {error}" if where else str(error)) from None
 
 
 def train_study(
@@ -108,7 +127,7 @@ def train_study(
     """
     path = Path(folder)
     if reuse is not None:
-        StudyFolder(reuse).read()
+        study = StudyFolder(reuse).continued_by(study)
     ready = prepare_study(study, path, plugins=plugins, say=say)
     place = StudyFolder(path)
     again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
@@ -134,7 +153,8 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
     """The result from whatever runs of the plan are finished."""
     known = place.known()
     plan = at_look(plan, courses(plan, known), place.windows_of)
-    done = [run for way in all_courses(plan, known) for run in way.runs if run.spec.id in known]
+    asked = [run for way in all_courses(plan, known) for run in way.runs]
+    done = [run for run in asked if run.spec.id in known]
     found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
     arms, cells = _arms(plan, known, runs, place)
@@ -143,12 +163,12 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
         for rung in plan.ladder
     ]
     result = StudyResult(
-        facts=_facts(plan, circumstances),
+        facts=_facts(plan, circumstances, n_missing=len(asked) - len(done)),
         arms=arms,
         runs=runs,
         interactions=interactions(plan, arms),
         cells=cells if len(cells) > 1 else {},
-        ladders=ladders(plan, arms, rungs),
+        ladders=ladders(plan, arms, rungs, finished=len(done) == len(asked)),
     )
     drawn = {run.id for run in result.drawn()}
     with_curves = (place.with_curves(run) if run.id in drawn else run for run in runs)
@@ -274,7 +294,7 @@ class _Training:
         self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 
-def _facts(plan: Plan, circumstances: Circumstances) -> Facts:
+def _facts(plan: Plan, circumstances: Circumstances, n_missing: int) -> Facts:
     text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
@@ -309,6 +329,8 @@ def _facts(plan: Plan, circumstances: Circumstances) -> Facts:
         delta=study.delta,
         looked=study.looked,
         looks=study.looks,
+        judged_seeds=plan.judging_seeds,
+        n_missing=n_missing,
         level=plan.look.level,
         searched=study.search,
         differences=circumstances.differences,

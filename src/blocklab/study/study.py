@@ -184,6 +184,19 @@ class Study(Record):
             answers_of(self.data)
         return self
 
+    @model_validator(mode="after")
+    def _rungs_are_equally_long_for_all(self) -> Self:
+        """A variant with a length of its own would keep it on every rung."""
+        asked = self.ladder.sizes or self.ladder.tokens
+        for name, changes in self.variants.items() if asked else ():
+            for path in changes:
+                if path in ("training.tokens", "training.steps", "training.batch_size"):
+                    raise BlocklabError(
+                        f"variants.{name}: sets '{path}', and a ladder sets how long its rungs "
+                        "train; ask for one of them"
+                    )
+        return self
+
     @property
     def looks(self) -> tuple[int, ...]:
         """How many seeds each look has; one look unless the study declares two."""
@@ -240,6 +253,12 @@ class Study(Record):
         for path, levels in self.nuisances.items():
             if len(levels) < 2:
                 raise BlocklabError(f"nuisances.{path}: expected two values or more, to compare")
+            if any(level in levels[:i] for i, level in enumerate(levels)):
+                raise BlocklabError(f"nuisances.{path}: {list(levels)} names a value twice")
+            if any(path in changes for changes in self.ladder.sizes):
+                raise BlocklabError(
+                    f"ladder.sizes: sets '{path}', which is a nuisance; it cannot be both"
+                )
             for name, changes in self.variants.items():
                 if any(p == path or p.startswith(f"{path}.") for p in changes):
                     raise BlocklabError(

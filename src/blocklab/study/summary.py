@@ -1,6 +1,7 @@
 """From finished runs to arms: the curve over rates, the best rate, the effect and its verdict."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -144,7 +145,8 @@ def _losses(way: Course, runs: Sequence[RunResult]) -> dict[int, float]:
         read = way.reading.losses
     else:
         rate = best_rate(rate_points(runs))
-        read = {run.seed: run.validation_loss for run in runs if run.learning_rate == rate}
+        at_best = [run for run in runs if run.learning_rate == rate and run.seed != SEARCH_SEED]
+        read = {run.seed: run.validation_loss for run in at_best}
     return {seed: loss for seed, loss in read.items() if loss is not None}
 
 
@@ -161,7 +163,8 @@ def _arm(
     at_best = [run for run in runs if run.learning_rate == rate and run.seed != SEARCH_SEED]
     values = list(losses.values())
     size = count(arm.config)
-    curve = {point.learning_rate: point.mean for point in points}
+    # A mean over the seeds that were left would make failing look like stability.
+    curve = {p.learning_rate: None if p.n_diverged else p.mean for p in points}
     grid = arm.training.learning_rates
     grid = search_grid(grid) if plan.study.search else grid
     spikes = [run.spikes.per_thousand for run in at_best if run.spikes is not None]
@@ -186,12 +189,15 @@ def _arm(
             run.validation_loss is not None and stalled(run.validation_loss, text.unigram_entropy)
             for run in at_best
         ),
-        effect=None if arm.role == "baseline" else paired_effect(losses, reference),
+        n_at_best=len(at_best),
+        effect=None
+        if arm.role == "baseline"
+        else paired_effect(losses, reference, plan.look.level),
         read=way.reading.losses if way.reading is not None else {},
         tuned_rate=way.reading.learning_rate if way.reading is not None else None,
         slack=way.reading.slack if way.reading is not None else None,
         undecided=way.undecided,
-        sensitivity=_sensitivity(curve, grid, text, arm.config.rows),
+        sensitivity=_sensitivity(runs, grid, text, arm.config.rows),
         margin=stable_margin(curve, text.unigram_entropy) if curve else None,
         spikes_per_thousand=mean(spikes) if spikes else None,
         recall=mean(recalls) if recalls else None,
@@ -199,14 +205,21 @@ def _arm(
 
 
 def _sensitivity(
-    curve: Mapping[float, float | None], grid: Sequence[float], text: Text, vocab_size: int
+    runs: Sequence[RunResult], grid: Sequence[float], text: Text, vocab_size: int
 ) -> float | None:
-    """None while a rate of the grid is not trained yet."""
-    if not set(grid) <= set(curve):
-        return None
-    return learning_rate_sensitivity(
-        curve, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy
-    )
+    """Mean over the seeds that have run at every rate of the grid; None without any."""
+    by_seed: dict[int, dict[float, float | None]] = defaultdict(dict)
+    for run in runs:
+        by_seed[run.seed][run.learning_rate] = run.validation_loss
+    found = [
+        learning_rate_sensitivity(
+            curve, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy
+        )
+        for curve in by_seed.values()
+        if set(grid) <= set(curve)
+    ]
+    known = [value for value in found if value is not None]
+    return mean(known) if known else None
 
 
 def _merged(arms: Sequence[Arm]) -> Arm:
@@ -226,11 +239,27 @@ def _merged(arms: Sequence[Arm]) -> Arm:
         n_diverged=sum(arm.n_diverged for arm in arms),
         n_runs=sum(arm.n_runs for arm in arms),
         n_stalled=sum(arm.n_stalled for arm in arms),
+        n_at_best=sum(arm.n_at_best for arm in arms),
         effect=None if arms[0].role == "baseline" else effect,
         verdict=None,
         chance=None,
         read={},
+        # What belongs to one setting stands with that setting.
+        rates=(),
+        best_rate=None,
+        tuned_rate=None,
+        edge=None,
+        sensitivity=None,
+        margin=None,
+        spikes_per_thousand=None,
+        recall=_mean_of_all([arm.recall for arm in arms]),
+        off_float32=_mean_of_all([arm.off_float32 for arm in arms]),
     )
+
+
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return mean(known) if known and len(known) == len(values) else None
 
 
 def _with_reading(arm: Arm, evidence: ArmEvidence) -> Arm:
@@ -278,9 +307,9 @@ def _dependence(
     return nuisance_finding(compared, plan.judging_seeds, significant)
 
 
-def _median(values: Sequence[float]) -> float:
+def _median(values: Sequence[float]) -> float | None:
     if not values:
-        return math.nan
+        return None
     ordered = sorted(values)
     middle = len(ordered) // 2
     return (ordered[middle] + ordered[~middle]) / 2

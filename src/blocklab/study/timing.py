@@ -26,6 +26,9 @@ Say = Callable[[str], None]
 
 ROUNDS = 5
 
+FARTHEST = 4
+"""How far beyond the widest that was timed a line is followed, as a factor."""
+
 
 def seconds_a_step(
     arms: Sequence[PlannedArm],
@@ -105,12 +108,20 @@ def solved_width(target: float, narrow: tuple[int, float], wide: tuple[int, floa
 
     Both are given with the seconds that they take.
 
-    Raises BlocklabError when even the narrowest would take longer.
+    Raises BlocklabError where the line leads nowhere: out of reach, or flat.
     """
     slope = (wide[1] - narrow[1]) / (wide[0] - narrow[0])
     if slope <= 0:
-        return narrow[0]
+        raise BlocklabError(
+            f"{WIDTH}: a wider one took no longer here; the machine is too busy, or the model too "
+            "small, to match by time. Set match: parameters"
+        )
     exact = narrow[0] + (target - narrow[1]) / slope
+    if exact > FARTHEST * wide[0]:
+        raise BlocklabError(
+            f"{WIDTH}: a wider one takes so little longer that none can be told from another. Set "
+            "match: parameters"
+        )
     width = round(exact / MULTIPLE) * MULTIPLE
     if width < MULTIPLE:
         raise BlocklabError(

@@ -118,6 +118,8 @@ class Verdict:
     """The complete pairs, by seed."""
     estimate: Estimate | None
     """None under two complete pairs."""
+    earlier: Estimate | None
+    """The first look's, where it is that look that p comes from."""
     p: float | None
     """Adjusted for the looks and the family; None where nothing was tested."""
     detectable: float | None
@@ -148,8 +150,12 @@ class Verdict:
             case "better" | "worse":
                 assert self.estimate is not None and self.p is not None
                 but = f", but by less than {self.delta:g}" if self.below_delta else ""
-                size = abs(self.estimate.mean)
-                return f"{self.word} by {size:.4f}{but} ({self._interval()}; p = {self.p:.2g})"
+                if self.earlier is not None:
+                    size = f"{abs(self.earlier.mean):.4f}, as the first look found"
+                    found = interval_text(self.earlier)
+                else:
+                    size, found = f"{abs(self.estimate.mean):.4f}{but}", self._interval()
+                return f"{self.word} by {size} ({found}; p = {self.p:.2g})"
             case "equivalent":
                 return f"equivalent within {self.delta:g} ({self._interval()})"
             case "no difference found":
@@ -159,6 +165,8 @@ class Verdict:
     def _remarks(self) -> list[str]:
         """What a reader must know beside the claim, each in brackets."""
         remarks = []
+        if self.earlier is not None:
+            remarks.append(f"all seeds together: {self._effect()}")
         if self.reason and self.word != "undecided":
             remarks.append(self.reason)
         if self.estimate is not None and self.word != "undecided":
@@ -234,9 +242,11 @@ class Placebo:
         return said if self.warning is None else f"{said}: {self.warning}"
 
 
-def placebo(baseline: ArmEvidence, arm: ArmEvidence, seeds: Sequence[int]) -> Placebo:
+def placebo(
+    baseline: ArmEvidence, arm: ArmEvidence, seeds: Sequence[int], level: float = 0.95
+) -> Placebo:
     """The placebo's effect over the planned seeds, outside the family and without a verdict."""
-    effect = _estimate(baseline, arm, pairs(baseline.losses, arm.losses, seeds), 0.95)
+    effect = _estimate(baseline, arm, pairs(baseline.losses, arm.losses, seeds), level)
     return Placebo(effect, None if effect is None else placebo_warning(effect.p))
 
 
@@ -271,8 +281,12 @@ class _Comparison:
     """The word, and why, where no test is made."""
     p: float
     """Adjusted for the looks only; NaN where no test is made."""
-    sign: float
-    """Of the effect at the look that the p value comes from."""
+    tested: Estimate | None
+    """The effect at the look that the p value comes from."""
+
+    @property
+    def is_of_first_look(self) -> bool:
+        return self.tested is not self.estimate
 
 
 def _compared(
@@ -282,10 +296,10 @@ def _compared(
     divergence = _divergence(baseline.losses, variant.losses, seeds)
     effect = _estimate(baseline, variant, differences, look.level)
     stopped = _before_testing(baseline, variant, len(differences), divergence, len(seeds))
-    p, sign = math.nan, 0.0
+    p, tested = math.nan, effect
     if stopped is None and effect is not None:
-        p, sign = _tested(effect, look.earlier.get(variant.name), look)
-    return _Comparison(variant, differences, divergence, effect, stopped, p, sign)
+        p, tested = _tested(effect, look.earlier.get(variant.name), look)
+    return _Comparison(variant, differences, divergence, effect, stopped, p, tested)
 
 
 def _before_testing(
@@ -309,11 +323,11 @@ def _before_testing(
     return None
 
 
-def _tested(effect: Estimate, earlier: Estimate | None, look: Look) -> tuple[float, float]:
+def _tested(effect: Estimate, earlier: Estimate | None, look: Look) -> tuple[float, Estimate]:
     p = min(1.0, look.factor * effect.p)
     if earlier is None or p <= FIRST_LOOK * earlier.p:
-        return p, effect.mean
-    return FIRST_LOOK * earlier.p, earlier.mean
+        return p, effect
+    return FIRST_LOOK * earlier.p, earlier
 
 
 def _verdict(
@@ -338,6 +352,7 @@ def _verdict(
         reason=reason,
         differences=one.differences,
         estimate=one.estimate,
+        earlier=one.tested if word in ("better", "worse") and one.is_of_first_look else None,
         p=None if math.isnan(p) else p,
         detectable=detectable,
         below_delta=one.estimate is not None and one.estimate.inside(delta),
@@ -350,9 +365,10 @@ def _verdict(
 
 def _judged(one: _Comparison, p: float, delta: float) -> tuple[Word, str]:
     assert one.estimate is not None
-    hidden = abs(one.estimate.mean) <= one.estimate.slack
+    assert one.tested is not None
+    hidden = abs(one.tested.mean) <= one.tested.slack
     if p < SIGNIFICANT and not hidden:
-        return ("better" if one.sign < 0 else "worse"), ""
+        return ("better" if one.tested.mean < 0 else "worse"), ""
     if not one.estimate.inside(delta):
         within = f"the difference is within the slack of {one.estimate.slack:.4f}"
         return "no difference found", within if p < SIGNIFICANT else ""

@@ -129,7 +129,7 @@ def _timed(
 def _situation(config: ModelConfig, training: TrainingConfig) -> str:
     """What the choice depends on: the machine, torch, and the sizes of a step."""
     recipe = (training.batch_size, training.accumulation)
-    machine = (platform.machine(), _processor(), torch.__version__)
+    machine = (platform.machine(), _processor(), torch.__version__, torch.get_num_threads())
     return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
 
 

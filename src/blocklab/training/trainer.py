@@ -109,16 +109,17 @@ class Trainer:
         self.seed = seed
         self.dataset = _dataset(corpus, tokenizer, config.vocab_size)
         self.config = resolved_vocabulary(config, self.dataset.vocab_size)
-        self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
         context = self.config.context_length
         require_windows(self.dataset, context)
+        # Before there is a model: the self-test has one of its own.
+        self.numerics = numerics or self_tested(self.config, self.training, self.dataset)
+        self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
         self.windows = TrainingWindows(self.dataset.train, context, self.training.batch_size, seed)
         swept = self.dataset.validation[: self.training.validation_tokens]
         self.validation = ValidationWindows(swept, context)
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
-        self.numerics = numerics or self_tested(self.config, self.training, self.dataset)
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
