@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
 from blocklab.study.course import courses, missing_runs
+from blocklab.study.evidence import tuned_windows
 from blocklab.study.plan import plan
 from blocklab.study.results import SEARCH_SEED, RunResult
 from blocklab.study.summary import interactions, over_cells, summarised
@@ -154,6 +155,26 @@ def test_an_effect_that_flips_with_a_nuisance_is_found_and_said():
     assert factor.word == "flips"
     assert not variant.dependence.holds
     assert "flips with initialization" in variant.dependence.sentence
+
+
+def test_equivalence_can_be_found_over_the_settings_of_a_nuisance():
+    planned = plan(searching(nuisances={"n_layers": [1, 2]}, delta=0.05), TEXT)
+    known, asked = trained(planned, lambda run: bowl("", run.learning_rate, run.seed))
+    cells = arms_of(planned, known, asked)
+    ways = courses(planned, known)
+    spread = 0.001 * np.sin(np.arange(200.0))
+
+    def windows_of(run):
+        return known[run.spec.id] + spread, np.full(200, 16)
+
+    windows = [
+        {w.arm.name: tuned_windows(planned, w, windows_of) for w in ways if w.arm.cell == cell}
+        for cell in cells
+    ]
+    _, variant, _ = over_cells(planned, cells, windows)
+    assert variant.verdict.word == "equivalent"
+    _, variant, _ = over_cells(planned, cells)
+    assert variant.verdict.word == "no difference found"
 
 
 def test_seeds_added_after_looking_are_judged_alone():

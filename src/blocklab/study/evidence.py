@@ -146,6 +146,30 @@ def tuned_windows(plan: Plan, way: Course, windows_of: WindowsOf) -> dict[int, t
     }
 
 
+def merged_windows(cells: Sequence[Windows]) -> Windows:
+    """Window losses averaged over cells, for the seeds that all have; none where they differ.
+
+    A nuisance that changes the context cuts the text into other windows.
+    """
+    if not cells:
+        return {}
+    merged: dict[str, dict[int, tuple[Array, Array]]] = {}
+    for arm in cells[0]:
+        own = [cell[arm] for cell in cells]
+        sizes = {losses.shape for by_seed in own for losses, _ in by_seed.values()}
+        if len(sizes) != 1:
+            return {}
+        seeds = set.intersection(*(set(by_seed) for by_seed in own))
+        merged[arm] = {
+            seed: (
+                np.mean([by_seed[seed][0] for by_seed in own], axis=0),
+                own[0][seed][1],
+            )
+            for seed in seeds
+        }
+    return merged
+
+
 def _read_windows(
     plan: Plan, way: Course, reading: Tuned, seed: int, windows_of: WindowsOf
 ) -> tuple[Array, Array]:

@@ -15,7 +15,7 @@ from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
-from blocklab.study.evidence import at_look
+from blocklab.study.evidence import at_look, tuned_windows
 from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import Difference, require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
@@ -186,7 +186,18 @@ def _arms(
         )
         for cell in plan.cells
     }
-    return next(iter(cells.values())) if len(cells) == 1 else over_cells(plan, cells), cells
+    if len(cells) == 1:
+        return next(iter(cells.values())), cells
+    windows = [
+        {
+            way.arm.name: tuned_windows(plan, way, place.windows_of)
+            for way in ways
+            if way.arm.cell == c
+        }
+        for c in cells
+        if all(way.reading is not None for way in ways)
+    ]
+    return over_cells(plan, cells, windows), cells
 
 
 def described(dataset: Dataset) -> Text:

@@ -8,7 +8,14 @@ from typing import Literal
 
 from blocklab.model.count import count
 from blocklab.study.course import Course
-from blocklab.study.evidence import WindowsOf, evidence_of, judged, tuned_windows
+from blocklab.study.evidence import (
+    Windows,
+    WindowsOf,
+    evidence_of,
+    judged,
+    merged_windows,
+    tuned_windows,
+)
 from blocklab.study.interaction import Interaction, interaction
 from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
 from blocklab.study.plan import Plan
@@ -59,8 +66,13 @@ def _off(full: RunResult | None, runs: Sequence[RunResult]) -> float | None:
     return None
 
 
-def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, ...]:
-    """The arms over all cells: effects averaged seed by seed, and on what they depend."""
+def over_cells(
+    plan: Plan, cells: Mapping[str, tuple[Arm, ...]], windows: Sequence[Windows] = ()
+) -> tuple[Arm, ...]:
+    """The arms over all cells: effects averaged seed by seed, and on what they depend.
+
+    `windows` are each cell's losses window by window; without them no equivalence is claimed.
+    """
     first = next(iter(cells.values()))
     merged = [_merged([arms[i] for arms in cells.values()]) for i in range(len(first))]
     if any(arm.tuned_rate is None for arms in cells.values() for arm in arms):
@@ -70,7 +82,7 @@ def over_cells(plan: Plan, cells: Mapping[str, tuple[Arm, ...]]) -> tuple[Arm, .
         for i, arm in enumerate(merged)
     }
     merged = [_with_reading(arm, evidence[arm.name]) for arm in merged]
-    with_verdicts = judged(plan, merged, evidence, {})
+    with_verdicts = judged(plan, merged, evidence, merged_windows(windows))
     levels = [plan_of_cell.arms[0].levels for plan_of_cell in plan.cells]
     return tuple(
         replace(arm, dependence=_dependence(plan, i, arm, cells, levels))
