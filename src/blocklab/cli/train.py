@@ -42,7 +42,14 @@ def train(
     from blocklab.record import with_changes
     from blocklab.study.plugins import load_plugins
     from blocklab.training.config import TrainingConfig
-    from blocklab.training.run import RunSpec, Stopped, finished, require_fitting, train_run
+    from blocklab.training.run import (
+        RunSpec,
+        Stopped,
+        finished,
+        require_fitting,
+        stopped_numerics,
+        train_run,
+    )
     from blocklab.training.trainer import resolved_vocabulary, self_tested
 
     plugins = load_plugins(plugin or ())
@@ -76,8 +83,11 @@ def train(
     dataset = prepare(data, say=progress.say)
     require_windows(dataset, config.context_length)
     config = resolved_vocabulary(config, dataset.vocab_size)
-    # Alone on the machine, a run takes all of torch's threads.
-    threads = {"threads": torch.get_num_threads()}
+    numerics = stopped_numerics(out) if resume else None
+    if numerics is None:
+        # Alone on the machine, a run takes all of torch's threads.
+        threads = {"threads": torch.get_num_threads()}
+        numerics = self_tested(config, training, dataset).model_copy(update=threads)
     spec = RunSpec(
         model=config,
         training=training,
@@ -85,7 +95,7 @@ def train(
         data_fingerprint=dataset.fingerprint,
         seed=seed,
         weights=start.fingerprint(),
-        numerics=self_tested(config, training, dataset).model_copy(update=threads),
+        numerics=numerics,
         plugins=plugins,
     )
     if start.model is not None:

@@ -63,8 +63,9 @@ class FactorFinding:
                 sizes = " and ".join(self._at(level) for level in self.levels)
                 return f"size depends on {self.factor}: {sizes} (p = {self.p:.2g})"
             case "not shown to depend":
-                p = "" if self.p is None else f" (p = {self.p:.2g})"
-                return f"not shown to depend on {self.factor}{p}"
+                if self.p is None:
+                    return f"whether it depends on {self.factor} could not be tested"
+                return f"not shown to depend on {self.factor} (p = {self.p:.2g})"
 
     def _at(self, level: str) -> str:
         return f"{self.by_level[level].mean:+.4f} at {level}"
@@ -88,7 +89,9 @@ class NuisanceFinding:
     def sentence(self) -> str:
         if self.headline is None:
             return "no comparison over nuisances: too few complete pairs"
-        said = [f"{self.headline.mean:+.4f} over cells ({interval_text(self.headline)})"]
+        read = self.n_cells - len(self.left_out)
+        over = f"over {read} of {self.n_cells} cells" if self.left_out else "over cells"
+        said = [f"{self.headline.mean:+.4f} {over} ({interval_text(self.headline)})"]
         if self.exploratory:
             return f"exploratory: {said[0]}"
         if self.holds:

@@ -227,6 +227,12 @@ def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
             parameter.copy_(given[path])
 
 
+def stopped_numerics(folder: Path) -> Numerics | None:
+    """What a stopped run computed in, for whoever goes on with it; None where none is stopped."""
+    checkpoint = load_checkpoint(folder)
+    return None if checkpoint is None else Numerics.parse(checkpoint.state["numerics"])
+
+
 def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     checkpoint = load_checkpoint(folder)
     if checkpoint is None:
@@ -260,6 +266,7 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
             "id": spec.id,
             "train_seconds": trainer.train_seconds,
             "inspect_seconds": trainer.inspect_seconds,
+            "numerics": spec.numerics.plain(),
         },
     )
 
