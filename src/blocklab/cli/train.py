@@ -40,7 +40,7 @@ def train(
     from blocklab.data.dataset import DataConfig, prepare, require_windows
     from blocklab.errors import BlocklabError
     from blocklab.record import with_changes
-    from blocklab.study.plugins import load_plugins
+    from blocklab.study.plugins import load_plugins, used_by
     from blocklab.training.config import TrainingConfig
     from blocklab.training.run import (
         RunSpec,
@@ -96,7 +96,7 @@ def train(
         seed=seed,
         weights=start.fingerprint(),
         numerics=numerics,
-        plugins=plugins,
+        plugins=used_by(config, plugins),
     )
     if start.model is not None:
         require_fitting(spec.model, start.model)

@@ -10,6 +10,7 @@ from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.looks import ONE_LOOK, Look, first_look, second_look
 from blocklab.study.matching import MEASURES, WIDTH, matched
+from blocklab.study.plugins import used_by
 from blocklab.study.results import IN_FLOAT32, ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
@@ -137,7 +138,7 @@ class Plan:
             metrics=self.study.metrics,
             draw=arm.draw,
             numerics=self.study.numerics or Numerics(),
-            plugins=dict(self.plugins),
+            plugins=used_by(arm.config, self.plugins),
         )
         return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)
 
