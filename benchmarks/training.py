@@ -3,8 +3,8 @@
     python benchmarks/training.py [--rounds 3] [--threads N] [--json FILE]
 
 Every contestant trains a model of the same shape on the same random tokens: forward, mean
-cross-entropy, backward, clipping to 1, AdamW; in float32, with bfloat16 products, and the peers
-also compiled. Each measurement is a process of its own, the contestants take turns, and the figures
+cross-entropy, backward, clipping to 1, AdamW; in float32, with bfloat16 products, and with these
+compiled. Each measurement is a process of its own, the contestants take turns, and the figures
 are medians over the rounds. Needs the `bench` extra; a contestant that is not installed is left
 out, and said, and so is a mode that fails.
 """
@@ -50,7 +50,9 @@ def ours(vocab_size: int, preset: str, mode: str) -> Step:
         tie_embeddings=True,
     )
     tokens = torch.randint(vocab_size, (40_000,))
-    numerics = Numerics(dtype="float32" if mode == FLOAT32 else "bfloat16")
+    numerics = Numerics(
+        dtype="float32" if mode == FLOAT32 else "bfloat16", compile=mode == COMPILED
+    )
     trainer = bl.Trainer(
         config, corpus=tokens, batch_size=BATCH, learning_rate=1e-3, numerics=numerics
     )
@@ -168,10 +170,6 @@ CONTESTANTS: dict[str, tuple[str, Callable[[int, str], Step]]] = {
 }
 
 
-def modes_of(name: str) -> tuple[str, ...]:
-    return (FLOAT32, BF16) if CONTESTANTS[name][0] == "blocklab" else MODES
-
-
 def measure(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, float]:
     """Tokens a second and peak memory of one contestant, in this process."""
     torch.set_num_threads(threads)
@@ -230,7 +228,7 @@ def main() -> None:
     there = [n for n, (package, _) in CONTESTANTS.items() if importlib.util.find_spec(package)]
     for name in CONTESTANTS.keys() - set(there):
         print(f"left out, not installed: {name}")
-    entries = [(name, mode) for name in there for mode in modes_of(name)]
+    entries = [(name, mode) for name in there for mode in MODES]
     rows = []
     peak = peak_of_products(asked.threads)
     print(f"bfloat16 products: at most {peak / 1e9:.0f} GFLOP/s on {asked.threads} threads")

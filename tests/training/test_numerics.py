@@ -1,6 +1,7 @@
 """Half precision is taken where it is faster, kept, and costs no more than its rounding."""
 
 import copy
+import shutil
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from blocklab.model.evaluation import evaluating
 from blocklab.parts import attention
 from blocklab.parts.context import AttentionContext
 from blocklab.training.config import TrainingConfig
-from blocklab.training.numerics import Numerics, chosen, fastest
+from blocklab.training.numerics import Numerics, chosen, compiled_if_worth_it, fastest
 from blocklab.training.run import RunSpec, Stopped, train_run
 from blocklab.training.trainer import Trainer
 
@@ -60,6 +61,67 @@ def test_a_chunk_that_is_faster_is_taken_and_none_is_tried_that_would_be_the_sam
     clock, asked = seconds(float32=1.0, bfloat16=2.0, good=64)
     assert fastest(clock, rows=64, vocab_size=1000).chunk is None
     assert {one.chunk for one in asked} == {None}
+
+
+def compiler(cold, warm, step):
+    """Timers on which eager steps take a second and compiled ones `step`; how many were made."""
+    made = []
+
+    def timer():
+        made.append(len(made))
+        first = {True: cold if len(made) == 1 else warm}
+
+        def of(numerics):
+            return first.pop(True, step) if numerics.compile else 1.0
+
+        return of
+
+    return timer
+
+
+@pytest.mark.parametrize(
+    ("steps", "n_runs", "pays"),
+    [(1000, 1, True), (150, 1, False), (150, 10, True), (30, 99, False)],
+)
+def test_compiling_must_save_more_than_it_costs_all_planned_runs(steps, n_runs, pays):
+    timer = compiler(cold=40.0, warm=10.0, step=0.75)
+    assert compiled_if_worth_it(HALF, timer, steps, n_runs).compile is pays
+
+
+def test_a_long_training_is_compiled_and_one_that_routes_is_not(tmp_path):
+    clock, _ = seconds(float32=1.0, bfloat16=1.0)
+
+    def timer():
+        first = [5.0]
+        return lambda one: (first.pop() if first else 0.5) if one.compile else clock(one)
+
+    recipe = TrainingConfig(batch_size=64, steps=10_000)
+    large = config(d_model=256, n_layers=8, vocab_size=4096)
+    assert chosen(large, recipe, timer, tmp_path).compile
+    assert not chosen(large, recipe.model_copy(update={"steps": 50}), timer, tmp_path).compile
+    routed = large.with_changes({"block.feed_forward": {"kind": "experts"}})
+    assert not chosen(routed, recipe, timer, tmp_path).compile
+
+
+def test_where_nothing_can_be_compiled_nothing_is():
+    def timer():
+        def of(numerics):
+            if numerics.compile:
+                raise RuntimeError("no compiler found")
+            return 1.0
+
+        return of
+
+    assert compiled_if_worth_it(HALF, timer, 10**6, 1) == HALF
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="nothing here can compile")
+def test_a_compiled_step_is_the_same_step():
+    plain, compiled = trainer(HALF), trainer(HALF.model_copy(update={"compile": True}))
+    for _ in range(5):
+        assert compiled.step() == pytest.approx(plain.step(), abs=2e-3)
+    assert compiled.evaluate() == pytest.approx(plain.evaluate(), abs=2e-3)
 
 
 def test_no_round_begins_after_the_budget():

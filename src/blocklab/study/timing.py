@@ -66,7 +66,7 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
     base = planned.arms[0]
     training = base.training.at(base.training.learning_rates[0])
     with _one_thread():
-        found = self_tested(base.config, training, dataset)
+        found = self_tested(base.config, training, dataset, n_runs=study.looks[0])
     return with_changes(study, {"numerics": found.plain()})
 
 

@@ -33,6 +33,9 @@ WORTH_CHANGING = 1.15
 
 WORTH_ANOTHER_CHUNK = 1.05
 
+WORTH_TRYING_TO_COMPILE = 120.0
+"""Seconds of training a run under which a compiler, half a minute at first, cannot pay."""
+
 SECONDS = 5.0
 """What a self-test may take."""
 
@@ -45,6 +48,8 @@ class Numerics(Record):
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the matrix products in training; all else, and every evaluation, is float32."""
+    compile: bool = False
+    """Whether the blocks are compiled for training. Every run pays for it once."""
     chunk: int | None = Field(None, gt=0)
     """Rows of logits that the loss holds at once; null is the rule of `loss.default_chunk`."""
     threads: int = Field(1, gt=0)
@@ -61,7 +66,7 @@ class Numerics(Record):
 
 
 SecondsOf = Callable[[Numerics], float]
-"""Seconds of one training step; the first call of each pays for warming up."""
+"""Seconds of one training step; the first call of each pays for warming up, and for compiling."""
 
 
 def chosen(
@@ -69,22 +74,29 @@ def chosen(
     training: TrainingConfig,
     timer: Callable[[], SecondsOf],
     cache: Path | None = None,
+    n_runs: int = 1,
 ) -> Numerics:
     """The fastest numerics for training this model here, measured once a machine and model.
 
     `timer` makes what times a step, and is only asked where there is something to measure. What
-    was found is kept in the cache, so that the same training has the same bits tomorrow.
+    was found is kept in the cache, so that the same training has the same bits tomorrow. `n_runs`
+    runs of this length are planned: whether compiling pays depends on both.
     """
     step = count(config).flops_per_token() * training.batch_size * config.context_length
     if step < WORTH_MEASURING:
         return Numerics()
     root, _ = writable_cache(cache)
-    entry = root / "numerics" / f"{_situation(config, training)}.json"
+    steps = training.n_steps(config.context_length) or 0
+    entry = root / "numerics" / f"{_situation(config, training, steps, n_runs)}.json"
     known = read_json(entry)
     if known is not None:
         return Numerics.parse(known, at=str(entry))
     rows = training.batch_size * config.context_length // training.accumulation
-    found = fastest(timer(), rows, config.rows)
+    seconds_of = timer()
+    found = fastest(seconds_of, rows, config.rows)
+    long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
+    if long and not _routes(config):
+        found = compiled_if_worth_it(found, timer, steps, n_runs)
     write_json(entry, found.plain())
     return found
 
@@ -111,6 +123,27 @@ def fastest(seconds_of: SecondsOf, rows: int, vocab_size: int, budget: float = S
     return quickest if best[found] >= WORTH_ANOTHER_CHUNK * best[quickest] else found
 
 
+def compiled_if_worth_it(
+    plain: Numerics, timer: Callable[[], SecondsOf], steps: int, n_runs: int
+) -> Numerics:
+    """Compiled, where what that saves over all planned runs is more than what it costs them.
+
+    The first compilation fills a cache on disk that the later ones find; how long those take is
+    measured on a second model. Where nothing can be compiled, nothing is.
+    """
+    compiled = plain.model_copy(update={"compile": True})
+    try:
+        first = timer()
+        cold = first(compiled)
+        warm = timer()(compiled)
+        saved = min(first(plain) for _ in range(ROUNDS)) - min(
+            first(compiled) for _ in range(ROUNDS)
+        )
+    except Exception:  # whatever a compiler raises on a machine without one
+        return plain
+    return compiled if n_runs * (steps * saved - warm) > cold else plain
+
+
 def _timed(
     seconds_of: SecondsOf, candidates: Sequence[Numerics], until: float
 ) -> dict[Numerics, float]:
@@ -126,9 +159,15 @@ def _timed(
     return best
 
 
-def _situation(config: ModelConfig, training: TrainingConfig) -> str:
-    """What the choice depends on: the machine, torch, and the sizes of a step."""
-    recipe = (training.batch_size, training.accumulation)
+def _routes(config: ModelConfig) -> bool:
+    """Whether tokens are routed to experts, which is watched while they are: not compiled."""
+    blocks = (config.layer(i).block for i in range(config.n_layers))
+    return any(getattr(b, "feed_forward", b).kind == "experts" for b in blocks)
+
+
+def _situation(config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int) -> str:
+    """What the choice depends on: the machine, torch, the sizes of a step, and how many follow."""
+    recipe = (training.batch_size, training.accumulation, steps, n_runs)
     machine = (platform.machine(), _processor(), torch.__version__, torch.get_num_threads())
     return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
 

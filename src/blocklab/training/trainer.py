@@ -126,6 +126,7 @@ class Trainer:
         self.inspect_seconds = 0.0
         """Of them, what looking into the model took."""
         self.diverged: Divergence | None = None
+        self._compiled: Callable[[Tensor], Tensor] | None = None
 
     def step(self) -> float:
         """One optimiser step as a run makes it; gives the batch's mean loss before the update."""
@@ -220,7 +221,7 @@ class Trainer:
             strict=True,
         ):
             with self.numerics.computing(), watched_routing() as routing:
-                hidden = self.model.features(x).flatten(0, 1)  # (B * T, d_model)
+                hidden = self._features()(x).flatten(0, 1)  # (B * T, d_model)
             part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
             # Experts are kept in balance by a loss of their own, which no reported loss includes.
             balance = weighted_balancing_loss(routing)
@@ -243,6 +244,14 @@ class Trainer:
             n_targets=n_targets,
             chunk=self.numerics.chunk,
         )
+
+    def _features(self) -> Callable[[Tensor], Tensor]:
+        """The model up to its head, compiled once where the numerics say so."""
+        if not self.numerics.compile:
+            return self.model.features
+        if self._compiled is None:
+            self._compiled = torch.compile(self.model.features, dynamic=False)
+        return self._compiled
 
     def seconds_of_a_step(self, numerics: Numerics) -> float:
         """Processor time of one further step in these numerics, divided by its threads."""
@@ -273,8 +282,13 @@ def _finite(tensor: Tensor) -> bool:
     return bool(torch.isfinite(tensor).all())
 
 
-def self_tested(config: ModelConfig, training: TrainingConfig, dataset: Dataset) -> Numerics:
-    """The numerics that are fastest for training this model here; see `numerics.chosen`."""
+def self_tested(
+    config: ModelConfig, training: TrainingConfig, dataset: Dataset, n_runs: int = 1
+) -> Numerics:
+    """The numerics that are fastest for `n_runs` trainings of this model here.
+
+    See `numerics.chosen`.
+    """
 
     def timer() -> SecondsOf:
         recipe = with_changes(training, {"inspect_every": None})
@@ -282,7 +296,7 @@ def self_tested(config: ModelConfig, training: TrainingConfig, dataset: Dataset)
             config, corpus=dataset, training=recipe, numerics=Numerics()
         ).seconds_of_a_step
 
-    return chosen(config, training, timer)
+    return chosen(config, training, timer, n_runs=n_runs)
 
 
 def named_parameters(model: Transformer) -> list[NamedParameter]:
