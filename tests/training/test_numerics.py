@@ -93,7 +93,7 @@ def test_a_long_training_is_compiled_and_one_that_routes_is_not(tmp_path):
 
     def timer():
         first = [5.0]
-        return lambda one: (first.pop() if first else 0.5) if one.compile else clock(one)
+        return lambda one: (first.pop() if first else 0.2) if one.compile else clock(one)
 
     recipe = TrainingConfig(batch_size=64, steps=10_000)
     large = config(d_model=256, n_layers=8, vocab_size=4096)
