@@ -31,12 +31,11 @@ def test_a_width_on_the_line_is_found_exactly(eighths, fixed, slope):
     assert solved_width(takes(wanted), (128, takes(128)), (256, takes(256))) == wanted
 
 
-def test_a_line_that_leads_out_of_reach_or_nowhere_is_refused():
+def test_a_time_out_of_reach_is_refused_and_a_flat_line_tells_nothing():
     with pytest.raises(bl.BlocklabError, match="match: none"):
         solved_width(0.001, (128, 1.0), (256, 2.0))
-    for flat in (1.0, 1.0001):
-        with pytest.raises(bl.BlocklabError, match="match: parameters"):
-            solved_width(1.5, (128, 1.0), (256, flat))
+    for flat in (1.0, 1.0001, 0.9):
+        assert solved_width(1.5, (128, 1.0), (256, flat)) is None
 
 
 def timed(monkeypatch, study, seconds_of):
@@ -67,6 +66,16 @@ def test_only_variants_whose_width_is_free_are_timed_and_what_is_left_is_said(mo
     assert said[0].startswith("plain-mlp: block.feed_forward.d_ff")
     again, asked, _ = timed(monkeypatch, solved, lambda _: 1 / 0)
     assert (again, asked) == (solved, [])
+
+
+def test_where_width_takes_no_time_the_natural_one_stays_and_that_is_said(monkeypatch):
+    study = minimal(match="time", variants={"plain-mlp": VARIANTS["plain-mlp"]})
+    solved, _, said = timed(monkeypatch, study, lambda _: 1e-3)
+    _, before, *_ = plan(study, TEXT).arms
+    _, after, *_ = plan(solved, TEXT).arms
+    widths = [arm.config.block.feed_forward.width(arm.config.d_model) for arm in (before, after)]
+    assert widths[0] == widths[1]
+    assert "left as it is" in said[0]
 
 
 def test_every_setting_and_rung_has_a_width_of_its_own(monkeypatch):

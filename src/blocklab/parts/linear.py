@@ -8,7 +8,8 @@ import functools
 import math
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from types import MappingProxyType, TracebackType
 from typing import Any, Literal, TypeAlias
@@ -69,6 +70,27 @@ class _OneDnnLinear(torch.autograd.Function):
         )
 
 
+_plainly = ContextVar("computes by PyTorch's own functions", default=False)
+
+
+@contextmanager
+def in_plain_torch() -> Iterator[None]:
+    """Inside, our parts compute by PyTorch's own functions, as a user's part would be written.
+
+    Equal mathematics then has equal bits, whoever wrote it.
+    """
+    token = _plainly.set(True)
+    try:
+        yield
+    finally:
+        _plainly.reset(token)
+
+
+def is_plain_torch() -> bool:
+    """Whether only PyTorch's own functions may be used: asked for, or to be compiled."""
+    return _plainly.get() or torch.compiler.is_compiling()
+
+
 _NONE: Mapping[nn.Module, Tensor] = MappingProxyType({})
 _active = ContextVar("packed weights", default=_NONE)
 
@@ -77,7 +99,7 @@ class Linear(nn.Linear):
     """x W^T + b, (..., d_in) -> (..., d_out); constructed and stored exactly as `nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        if is_plain_torch() or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
         packed = _active.get().get(self)
         if packed is not None and packed.dtype == x.dtype:

@@ -8,6 +8,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from blocklab.parts.linear import is_plain_torch
 from blocklab.parts.part import PartConfig, Spec, part, slot
 
 
@@ -81,7 +82,7 @@ class RMSNorm(_Scaled):
         gain = self.gain()
         wide = x if x.dtype == torch.float64 else x.float()
         y: Tensor
-        if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        if x.device.type == "cpu" and not is_plain_torch():
             y, _ = _DividedByRms.apply(wide, gain.to(wide.dtype), self.eps)  # type: ignore[no-untyped-call]
         else:
             y = F.rms_norm(wide, gain.shape, gain.to(wide.dtype), self.eps)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from blocklab.errors import BlocklabError
+from blocklab.parts.linear import is_plain_torch
 from blocklab.parts.part import PartConfig, Spec, part, slot
 from blocklab.parts.rotary_scaling import NoScaling, RotaryScaling
 
@@ -176,7 +177,7 @@ class Rotary(Positions):
 
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
-        if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and x.requires_grad):
+        if is_plain_torch() or not (torch.is_grad_enabled() and x.requires_grad):
             return _turned(x, cos, sin, self.config.interleaved)
         return _Turned.apply(x, cos, sin, self.config.interleaved)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -18,6 +18,7 @@ from blocklab.model.block import StandardBlock
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.model.transformer import Transformer
+from blocklab.parts.linear import in_plain_torch
 from blocklab.record import with_changes
 from blocklab.study import part_probes, probes
 from blocklab.study.differences import (
@@ -104,7 +105,8 @@ def require_differences(plan: Plan) -> tuple[Difference, ...]:
     explains; when a part is not called, gets no gradient, sees the future or does not do what its
     kind says; when the optimiser misses a parameter; when the loss at step 0 is above ln V + 1.
     """
-    with _one_thread_for_small_models(plan):
+    # A part that a user wrote again is the same part, whoever multiplies.
+    with _one_thread_for_small_models(plan), in_plain_torch():
         return tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
 
 

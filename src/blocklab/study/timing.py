@@ -103,25 +103,18 @@ def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | 
     return study if widths == study.widths else with_changes(study, {"widths": widths})
 
 
-def solved_width(target: float, narrow: tuple[int, float], wide: tuple[int, float]) -> int:
+def solved_width(target: float, narrow: tuple[int, float], wide: tuple[int, float]) -> int | None:
     """The multiple of 8 at which a step takes `target` seconds, on the line through two widths.
 
-    Both are given with the seconds that they take.
-
-    Raises BlocklabError where the line leads nowhere: out of reach, or flat.
+    Both are given with the seconds that they take. None where the line is too flat to tell one
+    width from another. Raises BlocklabError when even the narrowest would take longer.
     """
     slope = (wide[1] - narrow[1]) / (wide[0] - narrow[0])
     if slope <= 0:
-        raise BlocklabError(
-            f"{WIDTH}: a wider one took no longer here; the machine is too busy, or the model too "
-            "small, to match by time. Set match: parameters"
-        )
+        return None
     exact = narrow[0] + (target - narrow[1]) / slope
     if exact > FARTHEST * wide[0]:
-        raise BlocklabError(
-            f"{WIDTH}: a wider one takes so little longer that none can be told from another. Set "
-            "match: parameters"
-        )
+        return None
     width = round(exact / MULTIPLE) * MULTIPLE
     if width < MULTIPLE:
         raise BlocklabError(
@@ -145,12 +138,17 @@ def _timed_width(
     except BlocklabError as error:
         raise BlocklabError(f"variants.{arm.name}: {error}") from None
     if say is not None:
-        target, left = clock(base, _at_width(arm, width))
-        say(
-            f"{arm.name}: {WIDTH} {width} takes {1000 * left:.1f} ms a step, the baseline "
-            f"{1000 * target:.1f} ({left / target - 1:+.1%})"
+        target, left = clock(base, _at_width(arm, width or natural))
+        flat = (
+            ""
+            if width is not None
+            else "; a wider one takes no longer here, so it is left as it is"
         )
-    return width
+        say(
+            f"{arm.name}: {WIDTH} {width or natural} takes {1000 * left:.1f} ms a step, the "
+            f"baseline {1000 * target:.1f} ({left / target - 1:+.1%}){flat}"
+        )
+    return width or natural
 
 
 def _at_width(arm: PlannedArm, width: int) -> PlannedArm:
