@@ -7,6 +7,7 @@ import pytest
 
 from blocklab.report.blocks import blocks_chart
 from blocklab.report.drawing import to_svg
+from blocklab.report.html import page
 from blocklab.report.insides import COLUMNS, rows
 from blocklab.training.inspection import Inspection, summarised_looks
 from blocklab.training.stability import GradientNorms
@@ -85,6 +86,13 @@ def test_both_pictures_can_be_drawn():
     chart = blocks_chart(seen())
     for spec in (chart.wide, chart.narrow):
         assert "gradient norm" in to_svg(spec)
+
+
+def test_the_page_says_what_looking_inside_cost():
+    result = seen()
+    runs = tuple(replace(run, seconds=10.0, inspect_seconds=0.1) for run in result.runs)
+    assert "1.0% of the time of training" in page(replace(result, runs=runs), [])
+    assert "Looking inside" not in page(factory.modern_block(), [])
 
 
 def test_the_table_shows_the_medians_of_the_seeds():

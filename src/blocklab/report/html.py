@@ -154,6 +154,13 @@ def _ladder(ladder: LadderResult, result: StudyResult) -> dict[str, object]:
     return {"axis": ladder.axis, "rungs": rungs, "trends": words}
 
 
+def _cost_of_looking(result: StudyResult) -> Mapping[str, str]:
+    """What inspecting models took of the time that training took; empty where none was."""
+    seconds = sum(run.seconds for run in result.runs)
+    looking = sum(run.inspect_seconds for run in result.runs)
+    return {"Looking inside": f"{looking / seconds:.1%} of the time of training"} if looking else {}
+
+
 def _circumstances(result: StudyResult) -> Mapping[str, str]:
     facts = result.facts
     return {
@@ -167,5 +174,6 @@ def _circumstances(result: StudyResult) -> Mapping[str, str]:
         "Learning rates": ", ".join(map(formats.rate, facts.learning_rates)),
         "Seeds": ", ".join(map(str, facts.seeds)),
         "Matched by": facts.match,
+        **_cost_of_looking(result),
         **facts.versions,
     }
