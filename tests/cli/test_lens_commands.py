@@ -1,39 +1,11 @@
 """inspect, reproduce and compare from the command line: what they print, write and refuse."""
 
 import json
-import sys
 
 import pytest
 
-from blocklab.cli import main
-
-TEXT = " ".join(f"{i} and {i * i} are two numbers." for i in range(2000))
 SMALL = ["--set", "d_model=32", "--set", "n_layers=2", "--set", "block.attention.n_heads=2"]
 SMALL += ["--set", "block.feed_forward.d_ff=48"]
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("corpus") / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
-
-
-@pytest.fixture
-def run(capsys, monkeypatch):
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["blocklab", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = capsys.readouterr()
-        return ended.value.code or 0, said.out, said.err
-
-    return call
 
 
 def test_a_preset_is_inspected_on_a_text_and_the_page_is_written(run, text, tmp_path):

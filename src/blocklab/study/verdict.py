@@ -14,7 +14,6 @@ from blocklab.errors import BlocklabError
 from blocklab.study.looks import ONE_LOOK, Look
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import (
-    FIRST_LOOK,
     SIGNIFICANT,
     Estimate,
     clopper_pearson,
@@ -24,6 +23,7 @@ from blocklab.study.statistics import (
     mean,
     paired,
     placebo_warning,
+    two_look,
 )
 
 DELTA = 0.01
@@ -34,8 +34,6 @@ FEWEST_SEEDS = 5
 
 COMPLETE_SHARE = (4, 5)
 """At least this share of the planned pairs must be complete."""
-
-FAMILY_NOTE = "intervals hold one at a time, verdicts for all variants together (Holm)"
 
 Word = Literal[
     "exploratory",
@@ -324,10 +322,11 @@ def _before_testing(
 
 
 def _tested(effect: Estimate, earlier: Estimate | None, look: Look) -> tuple[float, Estimate]:
-    p = min(1.0, look.factor * effect.p)
-    if earlier is None or p <= FIRST_LOOK * earlier.p:
-        return p, effect
-    return FIRST_LOOK * earlier.p, earlier
+    now = min(1.0, look.factor * effect.p)
+    if earlier is None:
+        return now, effect
+    p = float(two_look(earlier.p, effect.p))
+    return p, effect if p == now else earlier
 
 
 def _verdict(
