@@ -278,8 +278,11 @@ class _Training:
 
     def _go_on(self) -> None:
         """Bring the plan and its courses to where the finished runs have come."""
-        self.plan = at_look(self.plan, courses(self.plan, self.known), self.place.windows_of)
         self.ways = all_courses(self.plan, self.known)
+        # A study that looks twice has no ladder: these are its own courses.
+        plan = at_look(self.plan, self.ways, self.place.windows_of)
+        if plan is not self.plan:
+            self.plan, self.ways = plan, all_courses(plan, self.known)
 
     def _job(self, run: PlannedRun, folder: Path) -> Job:
         assert self.ready.dataset.folder is not None
