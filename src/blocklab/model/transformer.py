@@ -126,7 +126,7 @@ class Transformer(nn.Module):
         x: Tensor = self.embedding(tokens)  # (B, T, d_model)
         if self.embedding_scale != 1.0:
             # Rounded to the stream's own precision, as Gemma publishes its embedding's scale.
-            x = x * float(torch.tensor(self.embedding_scale, dtype=x.dtype, device="cpu"))
+            x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device="cpu")
         assert isinstance(self.positions, Positions)
         added = self.positions.embed(places)
         return x if added is None else x + added.to(x.dtype)

@@ -88,7 +88,8 @@ def in_plain_torch() -> Iterator[None]:
 
 def is_plain_torch() -> bool:
     """Whether only PyTorch's own functions may be used: asked for, or to be compiled."""
-    return _plainly.get() or torch.compiler.is_compiling()
+    # In this order: a compiler cannot read a context variable, it would break the graph in two.
+    return torch.compiler.is_compiling() or _plainly.get()
 
 
 _NONE: Mapping[nn.Module, Tensor] = MappingProxyType({})

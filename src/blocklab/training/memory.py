@@ -1,12 +1,46 @@
-"""Peak memory of this process, measured from a moment on where the system can."""
+"""Memory of this process: freed memory kept for the next step, the peak measured from a moment on.
 
+Both only where the system can: glibc keeps memory, Linux forgets a peak.
+"""
+
+import ctypes
+import functools
 import resource
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+# Numbers of glibc's malloc.h.
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+
+_KEPT = 2**30
+"""Bytes: blocks as large as this come from the heap, and as much may lie free at its end."""
+
+_SURELY_ACCEPTED = 2**25
+"""The largest block that every version of glibc takes from the heap."""
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Have malloc keep what is freed, for a training step asks for the same memory again.
+
+    By default glibc maps every large block anew and gives it back when freed, so that each step
+    pays for the same pages to be cleared: measured on Linux 6, a fifth of a step of 4 layers × 256,
+    and no more memory at its peak. Once a process; elsewhere it does nothing.
+    """
+    mallopt = _of_the_c_library("mallopt")
+    if mallopt is None:
+        return
+    mallopt(_TRIM_THRESHOLD, _KEPT)
+    if not mallopt(_MMAP_THRESHOLD, _KEPT):
+        mallopt(_MMAP_THRESHOLD, _SURELY_ACCEPTED)
 
 
 def start_measuring_memory() -> None:
     """Forget the peak so far. Only Linux can; elsewhere the peak is the whole process's."""
+    trim = _of_the_c_library("malloc_trim")
+    if trim is not None:
+        trim(0)  # what an earlier run left free is not this one's
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -23,3 +57,10 @@ def peak_memory() -> int:
         pass
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _of_the_c_library(name: str) -> Callable[..., int] | None:
+    """A function of glibc; None where the process runs on another library."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return getattr(ctypes.CDLL(None), name, None)

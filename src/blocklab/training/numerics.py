@@ -95,7 +95,7 @@ def chosen(
     seconds_of = timer()
     found = fastest(seconds_of, rows, config.rows)
     long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
-    if long and not _routes(config):
+    if long and not routes(config):
         found = compiled_if_worth_it(found, timer, steps, n_runs)
     write_json(entry, found.plain())
     return found
@@ -159,7 +159,7 @@ def _timed(
     return best
 
 
-def _routes(config: ModelConfig) -> bool:
+def routes(config: ModelConfig) -> bool:
     """Whether tokens are routed to experts, which is watched while they are: not compiled."""
     blocks = (config.layer(i).block for i in range(config.n_layers))
     return any(getattr(b, "feed_forward", b).kind == "experts" for b in blocks)

@@ -26,6 +26,7 @@ from blocklab.training.config import TrainingConfig
 from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
 from blocklab.training.measures import StepInspection
+from blocklab.training.memory import keep_freed_memory
 from blocklab.training.numerics import Numerics, SecondsOf, chosen
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
@@ -103,6 +104,7 @@ class Trainer:
         draw: str = "",
         numerics: Numerics | None = None,
     ) -> None:
+        keep_freed_memory()
         given = {"batch_size": batch_size, "learning_rate": learning_rate}
         changes = {name: value for name, value in given.items() if value is not None}
         self.training = TrainingConfig.parse((training or TrainingConfig()).plain() | changes)

@@ -1,0 +1,41 @@
+"""A compiler must see any model as one graph: where it breaks, nothing is fused across the break."""
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+
+from blocklab.model.config import ModelConfig
+from blocklab.training.numerics import routes
+from tests.model.strategies import configs, random_tokens, randomized
+
+some_configs = settings(max_examples=12, deadline=None, derandomize=True)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept():
+    yield
+    torch.compiler.reset()
+
+
+@some_configs
+@given(configs())
+def test_training_is_one_graph_in_every_combination(config: ModelConfig) -> None:
+    assume(not routes(config))
+    model = randomized(config.with_changes({"dropout": 0.0})).float().train()
+    tokens = random_tokens()
+    for dtype in (torch.float32, torch.bfloat16):
+        torch.compiler.reset()
+        with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+            seen = torch._dynamo.explain(model.features)(tokens)
+        assert seen.graph_break_count == 0, seen.break_reasons
+
+
+@some_configs
+@given(configs())
+def test_what_is_compiled_computes_the_same(config: ModelConfig) -> None:
+    assume(not routes(config))
+    torch.compiler.reset()
+    model = randomized(config.with_changes({"dropout": 0.0})).train()
+    tokens = random_tokens()
+    traced = torch.compile(model.features, backend="eager", dynamic=False)
+    torch.testing.assert_close(traced(tokens), model.features(tokens), rtol=1e-9, atol=1e-10)

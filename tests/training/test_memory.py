@@ -1,0 +1,35 @@
+"""Freed memory is kept for the next step, and what is kept is nobody's peak."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+ALLOCATES = """
+import json, resource, torch
+from blocklab.training.memory import keep_freed_memory, peak_memory, start_measuring_memory
+
+def faults(megabytes):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.zeros(megabytes * 2**18).add_(1)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+found = {"anew": [faults(64) for _ in range(3)]}
+keep_freed_memory()
+found["kept"] = [faults(64) for _ in range(4)]
+start_measuring_memory()
+before = peak_memory()
+faults(16)
+found["grown"] = peak_memory() - before
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps memory")
+def test_memory_is_asked_of_the_system_once():
+    done = subprocess.run([sys.executable, "-c", ALLOCATES], capture_output=True, text=True)
+    found = json.loads(done.stdout)
+    assert min(found["anew"]) > 1000
+    assert found["kept"][-1] < 100
+    assert found["grown"] < 32 * 2**20
