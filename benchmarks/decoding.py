@@ -52,7 +52,8 @@ def config() -> bl.ModelConfig:
 
 def ours(model: bl.Transformer) -> Write:
     def write(tokens: Tensor, new: int, written: Callable[[], None]) -> None:
-        for _ in sample_tokens(model, tokens, max_new_tokens=new):
+        alone = len(tokens) == 1
+        for _ in sample_tokens(model, tokens, max_new_tokens=new, compiled=alone):
             written()
 
     return write

@@ -194,5 +194,5 @@ def test_an_embeddings_scale_is_rounded_as_the_stream_is() -> None:
     model = bl.Transformer(config).bfloat16()
     with torch.no_grad():
         model.embedding.weight.fill_(1.0)
-        entering = model._embedded(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1))
+        entering = model.embedded(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1))
     assert entering.unique().tolist() == [55.5]

@@ -1,11 +1,10 @@
-"""A compiler must see any model as one graph: where it breaks, nothing is fused across the break."""
+"""A compiler must see any model as one graph: nothing is fused across a break."""
 
 import pytest
 import torch
 from hypothesis import assume, given, settings
 
 from blocklab.model.config import ModelConfig
-from blocklab.training.numerics import routes
 from tests.model.strategies import configs, random_tokens, randomized
 
 some_configs = settings(max_examples=12, deadline=None, derandomize=True)
@@ -20,7 +19,7 @@ def nothing_is_kept():
 @some_configs
 @given(configs())
 def test_training_is_one_graph_in_every_combination(config: ModelConfig) -> None:
-    assume(not routes(config))
+    assume(not config.routes)
     model = randomized(config.with_changes({"dropout": 0.0})).float().train()
     tokens = random_tokens()
     for dtype in (torch.float32, torch.bfloat16):
@@ -33,7 +32,7 @@ def test_training_is_one_graph_in_every_combination(config: ModelConfig) -> None
 @some_configs
 @given(configs())
 def test_what_is_compiled_computes_the_same(config: ModelConfig) -> None:
-    assume(not routes(config))
+    assume(not config.routes)
     torch.compiler.reset()
     model = randomized(config.with_changes({"dropout": 0.0})).train()
     tokens = random_tokens()

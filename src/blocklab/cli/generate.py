@@ -33,6 +33,13 @@ def generate(
     past_context: Annotated[
         str, typer.Option(help="Where the context ends: window, error or extend.")
     ] = "window",
+    compiled: Annotated[
+        bool | None,
+        typer.Option(
+            "--compile/--no-compile",
+            help="Write by compiled code; default: where it saves more time than it takes.",
+        ),
+    ] = None,
     dtype: Dtype = None,
     tokenizer: TokenizerOption = None,
     plugin: Plugin = None,
@@ -70,6 +77,7 @@ def generate(
         start_ids=named.start_ids,
         use_cache=not no_cache,
         past_context=policy,
+        compiled=compiled,
         on_text=lambda _, piece: shown.add(piece),
     )
     shown.end()

@@ -80,11 +80,17 @@ class LayerBuffers:
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self._first: tuple[Tensor, Tensor] | None = None  # sequence's keys and values
 
     def make_room(self, keys: Tensor, values: Tensor) -> None:
-        """Buffers for `room` tokens, otherwise shaped like these."""
+        """Buffers for `room` tokens, otherwise shaped like these.
+
+        Token by token in memory: strides do not depend on the room, and code compiled for one
+        cache serves every other.
+        """
         self.keys, self.values = (
-            like.new_zeros((*like.shape[:2], self.room, like.shape[3])) for like in (keys, values)
+            like.new_zeros((len(like), self.room, like.shape[1], like.shape[3])).transpose(1, 2)
+            for like in (keys, values)
         )
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -94,21 +100,41 @@ class LayerBuffers:
         token may come as the ring lies: slot s at place s % S. Raises BlocklabError when they do
         not fit any more.
         """
-        start, end = self._cache.length, self._cache.length + keys.shape[2]
+        start, _ = self._counted(keys.shape[2])
+        if self.keys is None or self.values is None:
+            self.make_room(keys, values)
+        assert self.keys is not None
+        assert self.values is not None
+        return (
+            self._appended(self.keys, keys, start),
+            self._appended(self.values, values, start),
+        )
+
+    def slot(self) -> tuple[Tensor, Tensor, int]:
+        """Keys and values that one new token of one sequence will see, and its own place in them.
+
+        Views (n_kv_heads, S, head_dim) into the buffers, where its own are still to be written.
+        """
+        start, end = self._counted(1)
+        if self._first is None:
+            assert self.keys is not None
+            assert self.values is not None
+            self._first = self.keys[0], self.values[0]
+        keys, values = self._first
+        if end < self.room:
+            keys, values = keys[:, :end], values[:, :end]
+        return keys, values, start % self.room
+
+    def _counted(self, n_tokens: int) -> tuple[int, int]:
+        """Slots of the first new token and after the last."""
+        start, end = self._cache.length, self._cache.length + n_tokens
         if end > self._cache.capacity:
             raise BlocklabError(
                 f"{end} tokens do not fit a cache with room for {self._cache.capacity}; "
                 "make it larger or start a new one"
             )
-        if self.keys is None or self.values is None:
-            self.make_room(keys, values)
-        assert self.keys is not None
-        assert self.values is not None
         self.length = end
-        return (
-            self._appended(self.keys, keys, start),
-            self._appended(self.values, values, start),
-        )
+        return start, end
 
     def _appended(self, buffer: Tensor, new: Tensor, start: int) -> Tensor:
         end = start + new.shape[2]

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
+from blocklab.generation.compiled import CompiledReading, compilable, worth_compiling
 from blocklab.generation.sampling import Choice, Sampling
 from blocklab.model.evaluation import Evaluating
 from blocklab.model.transformer import Transformer
@@ -48,6 +49,7 @@ def generate(
     attention_mask: Tensor | None = None,
     stop_ids: Sequence[int] = (),
     past_context: PastContext = "window",
+    compiled: bool | None = None,
 ) -> Tensor:
     """The prompt and what the model writes after it, (B, T) -> (B, T + max_new_tokens).
 
@@ -70,6 +72,7 @@ def generate(
         attention_mask=attention_mask,
         stop_ids=stop_ids,
         past_context=past_context,
+        compiled=compiled,
     )
     return torch.cat([tokens, *(ids[:, None] for ids in steps)], dim=1)
 
@@ -84,6 +87,7 @@ def sample_tokens(
     attention_mask: Tensor | None = None,
     stop_ids: Sequence[int] = (),
     past_context: PastContext = "window",
+    compiled: bool | None = None,
 ) -> Iterator[Tensor]:
     """The ids (B,) of each new token as soon as it is chosen, after the prompt `tokens` (B, T).
 
@@ -93,12 +97,18 @@ def sample_tokens(
     sequence that has met one of `stop_ids` repeats it. `past_context` says what to do where the
     context ends. The model computes without dropout, and its mode stays as it was.
 
+    `compiled` reads each new token by compiled code, for one sequence without padding on a
+    processor; null does so where that saves more time than compiling takes (see `compiled`), and
+    goes on without where nothing can be compiled. Logits then differ in their rounding.
+
     Raises BlocklabError, at once, for arguments that do not fit.
     """
     _check_prompt(model, tokens, attention_mask, max_new_tokens)
     capacity = _capacity(model, tokens.shape[1], max_new_tokens, past_context)
     choice = Choice(sampling or Sampling(), tokens, attention_mask, model.config.rows)
     reader = _Reader(model, tokens, attention_mask, capacity, max_new_tokens, use_cache)
+    if compiled is not False:
+        reader.compile(required=compiled is True)
     return _steps(reader, choice, max_new_tokens, tuple(stop_ids))
 
 
@@ -133,13 +143,26 @@ class _Reader:
     ) -> None:
         self.model, self.tokens, self.mask = model, tokens, attention_mask
         self.evaluating = Evaluating(model)
-        self.many = max_new_tokens >= PACKED_FROM
+        self.new_tokens = max_new_tokens
+        self.compiled: CompiledReading | None = None
+        self.must_compile = False
         self.packed: PackedWeights | None = None
         self.readable = capacity
         fits = tokens.shape[1] <= capacity
         self.cache = (
             KeyValueCache.of(model, tokens.shape[0], capacity) if use_cache and fits else None
         )
+
+    def compile(self, *, required: bool) -> None:
+        """Read new tokens by compiled code: if it pays, or because it was asked for."""
+        alone = len(self.tokens) == 1 and self.mask is None and self.cache is not None
+        if required and not (alone and compilable(self.model)):
+            raise BlocklabError(
+                "only one sequence at a time, without padding and with a cache, is written by "
+                "compiled code, on a processor and by standard attention without experts"
+            )
+        if alone and (required or worth_compiling(self.model, self.new_tokens)):
+            self.compiled, self.must_compile = CompiledReading(self.model), required
 
     def append(self, ids: Tensor) -> None:
         self.tokens = torch.cat((self.tokens, ids[:, None]), dim=1)
@@ -164,7 +187,14 @@ class _Reader:
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]
-        if self.many and cache.length and self.packed is None:
+        if self.compiled is not None and cache.length:
+            try:
+                return self.compiled.logits(new, cache)
+            except Exception as error:  # whatever a compiler raises on a machine without one
+                if self.must_compile:
+                    raise BlocklabError(f"nothing can be compiled here: {error}") from error
+                self.compiled = None
+        if self.new_tokens >= PACKED_FROM and cache.length and self.packed is None:
             self.packed = PackedWeights(self.model)
         with self.packed or nullcontext():
             logits = self._last_logits(self.model.features(new, self.mask, cache))

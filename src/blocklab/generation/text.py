@@ -42,6 +42,7 @@ def generate_text(
     start_ids: Sequence[int] = (),
     use_cache: bool = True,
     past_context: PastContext = "window",
+    compiled: bool | None = None,
     on_text: OnText | None = None,
 ) -> list[Written]:
     """What the model writes after each prompt, as text.
@@ -69,6 +70,7 @@ def generate_text(
         attention_mask=mask,
         stop_ids=ends,
         past_context=past_context,
+        compiled=compiled,
     )
     tell = on_text or (lambda number, piece: None)
     for ids in steps:

@@ -102,6 +102,12 @@ class ModelConfig(Record):
         return {i: positions for i, positions in own.items() if positions != self.positions}
 
     @property
+    def routes(self) -> bool:
+        """Whether some layer sends tokens to experts."""
+        blocks = (self.layer(i).block for i in self._distinct_layers())
+        return any(getattr(b, "feed_forward", b).kind == "experts" for b in blocks)
+
+    @property
     def rows(self) -> int:
         """The vocabulary size. Raises BlocklabError while it is null."""
         if self.vocab_size is None:

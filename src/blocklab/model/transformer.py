@@ -105,10 +105,10 @@ class Transformer(nn.Module):
         real, places = self._places(tokens, attention_mask, start)
         dropout = self.config.dropout if self.training else 0.0
         shared: dict[object, object] = {}
-        x = self._embedded(tokens, places)
+        x = self.embedded(tokens, places)
         for i, block in enumerate(self.blocks):
             context = AttentionContext(
-                positions=self._positions_of(i),
+                positions=self.positions_of(i),
                 places=places,
                 start=start,
                 real=real,
@@ -122,7 +122,8 @@ class Transformer(nn.Module):
             cache.advance(tokens.shape[1])
         return self.final_norm(x)  # type: ignore[no-any-return]
 
-    def _embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
+    def embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """The stream that enters the first block, (B, T, d_model), of tokens at these places."""
         x: Tensor = self.embedding(tokens)  # (B, T, d_model)
         if self.embedding_scale != 1.0:
             # Rounded to the stream's own precision, as Gemma publishes its embedding's scale.
@@ -167,7 +168,8 @@ class Transformer(nn.Module):
         parts = (self.positions, *self.layer_positions.values())
         return all(isinstance(p, Positions) and p.keys_stay(known, end) for p in parts)
 
-    def _positions_of(self, index: int) -> Positions:
+    def positions_of(self, index: int) -> Positions:
+        """The positions part that a layer's attention turns or biases by."""
         own = str(index)
         part = self.layer_positions[own] if own in self.layer_positions else self.positions
         assert isinstance(part, Positions)

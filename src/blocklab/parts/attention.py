@@ -135,6 +135,8 @@ class CausalAttention(nn.Module):
         self, queries: Tensor, keys: Tensor, values: Tensor, context: AttentionContext
     ) -> Tensor:
         mask = context.mask(queries, keys.shape[2], self.window)
+        if queries.shape[2] == 1 and torch.compiler.is_compiling():
+            return self._attend_once_by_sums(queries, keys, values, mask, context)
         if self.softcap is not None:
             return self._attend_by_products(queries, keys, values, mask, context)
         if queries.shape[2] == 1:
@@ -161,17 +163,42 @@ class CausalAttention(nn.Module):
         context: AttentionContext,
     ) -> Tensor:
         """A single query's heads that share keys are as many queries of one head: no copies."""
-        if mask is not None and mask.ndim > 2 and mask.shape[-3] == self.n_heads:
-            mask = mask.reshape(*mask.shape[:-3], self.n_kv_heads, -1, mask.shape[-1])
         mixed = F.scaled_dot_product_attention(
             queries.reshape(len(queries), self.n_kv_heads, -1, self.head_dim),
             keys,
             values,
-            attn_mask=_as_wide_as(queries, mask),
+            attn_mask=_as_wide_as(queries, self._by_group(mask)),
             dropout_p=context.dropout,
             scale=self.scale,
         )
         return mixed.flatten(1, 2).unsqueeze(2)  # (B, n_heads, 1, head_dim)
+
+    def _attend_once_by_sums(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        context: AttentionContext,
+    ) -> Tensor:
+        """A single query for a compiler, which makes one pass over keys and one over values."""
+        wide = torch.promote_types(queries.dtype, torch.float32)
+        grouped = queries.reshape(len(queries), self.n_kv_heads, -1, 1, self.head_dim).to(wide)
+        scores = (grouped * self.scale * keys.to(wide).unsqueeze(2)).sum(-1)
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        mask = self._by_group(mask)
+        if mask is not None:
+            scores = scores + _added(mask, wide)  # (B, n_kv_heads, group, S)
+        weights = context.drop(scores.softmax(-1)).unsqueeze(-1)
+        mixed = (weights * values.to(wide).unsqueeze(2)).sum(-2)
+        return mixed.to(values.dtype).flatten(1, 2).unsqueeze(2)  # (B, n_heads, 1, head_dim)
+
+    def _by_group(self, mask: Tensor | None) -> Tensor | None:
+        """The mask of a single query, (…, 1, S), with the heads of a group as its queries."""
+        if mask is None or mask.ndim <= 2 or mask.shape[-3] != self.n_heads:
+            return mask
+        return mask.reshape(*mask.shape[:-3], self.n_kv_heads, -1, mask.shape[-1])
 
     def _attend_by_products(
         self,

@@ -40,8 +40,8 @@ class AttentionContext:
     """The positions part of this layer."""
     places: Tensor
     """Position of each query: (T,), or (B, T) where padding shifts them."""
-    start: int = 0
-    """Slot of the first query: how many tokens the cache held before."""
+    start: int | Tensor = 0
+    """Slot of the first query: how many tokens the cache held before. (1,) in compiled code."""
     real: Tensor | None = None
     """(B, S) true for real tokens; None when nothing is padding."""
     dropout: float = 0.0

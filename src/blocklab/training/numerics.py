@@ -95,7 +95,7 @@ def chosen(
     seconds_of = timer()
     found = fastest(seconds_of, rows, config.rows)
     long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
-    if long and not routes(config):
+    if long and not config.routes:
         found = compiled_if_worth_it(found, timer, steps, n_runs)
     write_json(entry, found.plain())
     return found
@@ -157,12 +157,6 @@ def _timed(
         for candidate in candidates:
             best[candidate] = min(best[candidate], seconds_of(candidate))
     return best
-
-
-def routes(config: ModelConfig) -> bool:
-    """Whether tokens are routed to experts, which is watched while they are: not compiled."""
-    blocks = (config.layer(i).block for i in range(config.n_layers))
-    return any(getattr(b, "feed_forward", b).kind == "experts" for b in blocks)
 
 
 def _situation(config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int) -> str:
