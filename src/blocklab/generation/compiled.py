@@ -5,6 +5,7 @@ joins them into a few. One block is compiled, and serves every layer that is bui
 cache and every position.
 """
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -51,7 +52,8 @@ class CompiledReading:
 
     def __init__(self, model: Transformer) -> None:
         self._model = model
-        self._compiled = False
+        self._block, self._head = _compiled(_block), _compiled(_head)
+        self._was_read = False
         layers = map(model.config.layer, range(model.config.n_layers))
         self._head_dims = [_attention(one).heads(model.config.d_model)[2] for one in layers]
 
@@ -63,7 +65,7 @@ class CompiledReading:
         tables: dict[tuple[Positions, int], Tables | None] = {}
         for index, block in enumerate(model.blocks):
             keys, values, place = cache.layer(index).slot()
-            if not self._compiled:
+            if not self._was_read:
                 torch._dynamo.maybe_mark_dynamic(keys, 1)
                 torch._dynamo.maybe_mark_dynamic(values, 1)
             # Most layers keep every token where it stands, and need no tensor of their own.
@@ -71,10 +73,10 @@ class CompiledReading:
             turning = model.positions_of(index), self._head_dims[index]
             if turning not in tables:
                 tables[turning] = turning[0].tables(places, turning[1], x.dtype)
-            x = _compiled_block(block, turning[0], tables[turning], x, places, slot)
+            x = self._block(block, turning[0], tables[turning], x, places, slot)
         cache.advance(1)
-        self._compiled = True
-        return _compiled_head(model.final_norm, model.head, x)
+        self._was_read = True
+        return self._head(model.final_norm, model.head, x)
 
 
 @dataclass
@@ -121,10 +123,11 @@ def _head(norm: nn.Module, head: nn.Module, x: Tensor) -> Tensor:
     return head(norm(x)[:, -1])  # type: ignore[no-any-return]
 
 
-# Sizes were asserted when the code was compiled, and its guards hold to them.
-_OPTIONS: dict[str, Any] = {"size_asserts": False}
-_compiled_block = torch.compile(_block, fullgraph=True, options=_OPTIONS)
-_compiled_head = torch.compile(_head, fullgraph=True, options=_OPTIONS)
+@functools.cache
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Once a process: what was compiled for one model serves the next that is built alike."""
+    # Sizes were asserted when the code was compiled, and its guards hold to them.
+    return torch.compile(function, fullgraph=True, options={"size_asserts": False})
 
 
 def _read_by_a_token(model: Transformer) -> int:
