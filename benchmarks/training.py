@@ -51,7 +51,9 @@ def ours(vocab_size: int, preset: str, mode: str) -> Step:
     )
     tokens = torch.randint(vocab_size, (40_000,))
     numerics = Numerics(
-        dtype="float32" if mode == FLOAT32 else "bfloat16", compile=mode == COMPILED
+        dtype="float32" if mode == FLOAT32 else "bfloat16",
+        compile=mode == COMPILED,
+        threads=torch.get_num_threads(),
     )
     trainer = bl.Trainer(
         config, corpus=tokens, batch_size=BATCH, learning_rate=1e-3, numerics=numerics

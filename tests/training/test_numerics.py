@@ -63,6 +63,33 @@ def test_a_chunk_that_is_faster_is_taken_and_none_is_tried_that_would_be_the_sam
     assert {one.chunk for one in asked} == {None}
 
 
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [({8: 1.0, 4: 2.0}, 8), ({8: 4.0, 4: 3.0, 2: 3.0, 1: 5.0}, 2), ({8: 1, 4: 1, 2: 1, 1: 1}, 1)],
+)
+def test_as_many_threads_as_make_it_faster(times, expected):
+    asked = []
+
+    def clock(numerics):
+        asked.append(numerics.threads)
+        return times[numerics.threads]
+
+    assert fastest(clock, rows=64, vocab_size=1000, threads=8).threads == expected
+    assert min(asked) >= expected // 2
+    assert fastest(clock if 1 in times else lambda _: 1.0, 64, 1000).threads == 1
+
+
+def test_steps_and_evaluations_take_the_threads_of_their_numerics(monkeypatch):
+    seen = []
+    learning = trainer(Numerics(threads=3))
+    learning.model.final_norm.register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    before = torch.get_num_threads()
+    learning.step()
+    learning.evaluate()
+    assert set(seen) == {3}
+    assert torch.get_num_threads() == before
+
+
 def compiler(cold, warm, step):
     """Timers on which eager steps take a second and compiled ones `step`; how many were made."""
     made = []
@@ -285,10 +312,9 @@ def test_the_stream_stays_float32_in_half_precision(kind):
     assert set(seen) == {torch.float32}
 
 
-def test_a_choice_made_with_other_threads_is_another_choice(tmp_path, monkeypatch):
+def test_a_choice_made_with_other_threads_is_another_choice(tmp_path):
     large, recipe = config(d_model=256, n_layers=8, vocab_size=4096), TrainingConfig(batch_size=64)
     clock, _ = seconds(float32=1.0, bfloat16=0.5, good=None)
     chosen(large, recipe, lambda: clock, tmp_path)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
     with pytest.raises(ZeroDivisionError):
-        chosen(large, recipe, lambda: 1 / 0, tmp_path)
+        chosen(large, recipe, lambda: 1 / 0, tmp_path, threads=64)

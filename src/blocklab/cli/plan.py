@@ -40,4 +40,5 @@ def plan(
     ready = prepare_study(
         asked, folder, plugins=plugin or (), say=lambda line: typer.echo(line, err=True)
     )
-    print_plan(ready, StudyFolder(Path(folder)), workers or default_workers())
+    usual = default_workers(ready.plan.numerics.threads)
+    print_plan(ready, StudyFolder(Path(folder)), workers or usual)

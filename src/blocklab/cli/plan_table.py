@@ -12,13 +12,12 @@ from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
 from blocklab.study.timing import peak_memory_of_a_step, seconds_a_step
-from blocklab.training.numerics import Numerics
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
     arms = ready.plan.cells[0].arms
-    numerics = ready.plan.study.numerics or Numerics()
+    numerics = ready.plan.numerics
     seconds = dict(
         zip((arm.name for arm in arms), seconds_a_step(arms, ready.dataset, numerics), strict=True)
     )

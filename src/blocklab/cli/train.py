@@ -85,9 +85,8 @@ def train(
     config = resolved_vocabulary(config, dataset.vocab_size)
     numerics = stopped_numerics(out) if resume else None
     if numerics is None:
-        # Alone on the machine, a run takes all of torch's threads.
-        threads = {"threads": torch.get_num_threads()}
-        numerics = self_tested(config, training, dataset).model_copy(update=threads)
+        # Alone on the machine, a run may take all of torch's threads.
+        numerics = self_tested(config, training, dataset, threads=torch.get_num_threads())
     spec = RunSpec(
         model=config,
         training=training,

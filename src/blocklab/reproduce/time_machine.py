@@ -158,7 +158,8 @@ def published_trainer(n_layers: int, residuals: str, dataset: Dataset) -> Traine
     training = TrainingConfig.parse({"batch_size": BATCH, **OPTIMISER})
     config = published_config(n_layers, residuals)
     # The published digits are float32's.
-    trainer = Trainer(config, corpus=dataset, training=training, seed=SEED, numerics=Numerics())
+    numerics = Numerics(threads=torch.get_num_threads())
+    trainer = Trainer(config, corpus=dataset, training=training, seed=SEED, numerics=numerics)
     trainer.windows = WholeBatches(dataset.train, CONTEXT, BATCH, SEED)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)

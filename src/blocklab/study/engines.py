@@ -46,11 +46,11 @@ class Progress:
     loss: float
 
 
-def default_workers() -> int:
-    """The cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def default_workers(threads: int = 1) -> int:
+    """As many as the cores that this process may use have room for, each with so many threads."""
+    affine = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    return max(cores // threads, 1)
 
 
 class ProcessPool:

@@ -6,7 +6,6 @@ variant. Not for what training brings: see `training.stability`.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -33,6 +32,7 @@ from blocklab.study.differences import (
 from blocklab.study.plan import Plan, PlannedArm
 from blocklab.study.probes import PROBE_SEED
 from blocklab.study.study import StudyTraining
+from blocklab.training.numerics import using_threads
 from blocklab.training.optimizer import NamedParameter
 
 SMALL = 10_000_000
@@ -106,20 +106,11 @@ def require_differences(plan: Plan) -> tuple[Difference, ...]:
     kind says; when the optimiser misses a parameter; when the loss at step 0 is above ln V + 1.
     """
     # A part that a user wrote again is the same part, whoever multiplies.
-    with _one_thread_for_small_models(plan), in_plain_torch():
-        return tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
-
-
-@contextmanager
-def _one_thread_for_small_models(plan: Plan) -> Iterator[None]:
-    """Threads that wait for one another on busy cores made it 30 times slower (measured)."""
-    threads = torch.get_num_threads()
+    # Threads that wait for one another on busy cores made it 30 times slower (measured).
     largest = max(count(arm.config).total for arm in plan.arms)
-    torch.set_num_threads(1 if largest < SMALL else threads)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    threads = 1 if largest < SMALL else torch.get_num_threads()
+    with using_threads(threads), in_plain_torch():
+        return tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
 
 
 def _differences(arms: Sequence[PlannedArm]) -> Iterator[Difference]:

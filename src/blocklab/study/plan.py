@@ -112,10 +112,15 @@ class Plan:
             for name in names
         )
 
+    @property
+    def numerics(self) -> Numerics:
+        """In which every run computes."""
+        return self.study.numerics or Numerics()
+
     def run_in_float32(self, arm: PlannedArm, rate: float) -> PlannedRun | None:
         """The first reporting seed's run once more in full precision; None where none is due."""
-        numerics = self.study.numerics or Numerics()
-        if not self.study.repeat_in_float32 or self.rung or numerics.dtype == "float32":
+        full = self.numerics.dtype == "float32"
+        if not self.study.repeat_in_float32 or self.rung or full:
             return None
         run = self.run(arm, self.seeds[0], rate)
         plain = Numerics(threads=run.spec.numerics.threads, device=run.spec.numerics.device)
@@ -137,7 +142,7 @@ class Plan:
             seed=seed,
             metrics=self.study.metrics,
             draw=arm.draw,
-            numerics=self.study.numerics or Numerics(),
+            numerics=self.numerics,
             plugins=used_by(arm.config, self.plugins),
         )
         return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)

@@ -25,7 +25,6 @@ from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.study.timing import Say, with_numerics, with_timed_widths
-from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
 
@@ -137,7 +136,7 @@ def train_study(
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
-        training.run(workers or default_workers())
+        training.run(workers or default_workers(ready.plan.numerics.threads))
         return collected(ready.plan, circumstances, place)
 
 
@@ -312,7 +311,7 @@ def _facts(plan: Plan, circumstances: Circumstances, n_missing: int) -> Facts:
     text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
-    numerics = study.numerics or Numerics()
+    numerics = plan.numerics
     return Facts(
         question=study.question,
         budget=study.budget,

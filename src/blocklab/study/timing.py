@@ -5,11 +5,8 @@ what else runs on the machine, or its clock that changes, then meets all of them
 """
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import torch
 
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
@@ -36,27 +33,15 @@ def seconds_a_step(
     numerics: Numerics,
     rounds: int = ROUNDS,
 ) -> list[float]:
-    """Processor time of one training step of each arm on one thread, after one that warms up."""
-    with _one_thread():
-        trainers = [_trainer(arm, dataset, numerics) for arm in arms]
-        for trainer in trainers:
-            trainer.step()
-        times: list[list[float]] = [[] for _ in arms]
-        for _ in range(rounds):
-            for trainer, own in zip(trainers, times, strict=True):
-                own.append(trainer.seconds_of_a_step(numerics))
-        return [min(own) for own in times]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """As a worker of a study trains."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
+    """Of one training step of each arm, after one that warms up; see `seconds_of_a_step`."""
+    trainers = [_trainer(arm, dataset, numerics) for arm in arms]
+    for trainer in trainers:
+        trainer.step()
+    times: list[list[float]] = [[] for _ in arms]
+    for _ in range(rounds):
+        for trainer, own in zip(trainers, times, strict=True):
+            own.append(trainer.seconds_of_a_step(numerics))
+    return [min(own) for own in times]
 
 
 def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
@@ -65,8 +50,7 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
         return study
     base = planned.arms[0]
     training = base.training.at(base.training.learning_rates[0])
-    with _one_thread():
-        found = self_tested(base.config, training, dataset, n_runs=study.looks[0])
+    found = self_tested(base.config, training, dataset, n_runs=study.looks[0])
     return with_changes(study, {"numerics": found.plain()})
 
 

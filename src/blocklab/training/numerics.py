@@ -9,8 +9,8 @@ import json
 import math
 import platform
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Literal
 
@@ -53,6 +53,7 @@ class Numerics(Record):
     chunk: int | None = Field(None, gt=0)
     """Rows of logits that the loss holds at once; null is the rule of `loss.default_chunk`."""
     threads: int = Field(1, gt=0)
+    """Of a training step and an evaluation."""
 
     def computing(self) -> AbstractContextManager[object]:
         """Around a training's forward pass: its products are taken in `dtype`."""
@@ -65,6 +66,17 @@ class Numerics(Record):
         return hidden if self.dtype == "float32" else hidden.to(torch.bfloat16)
 
 
+@contextmanager
+def using_threads(n: int) -> Iterator[None]:
+    """So many of torch's threads inside, as many as before afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 SecondsOf = Callable[[Numerics], float]
 """Seconds of one training step; the first call of each pays for warming up, and for compiling."""
 
@@ -75,25 +87,27 @@ def chosen(
     timer: Callable[[], SecondsOf],
     cache: Path | None = None,
     n_runs: int = 1,
+    threads: int = 1,
 ) -> Numerics:
     """The fastest numerics for training this model here, measured once a machine and model.
 
     `timer` makes what times a step, and is only asked where there is something to measure. What
     was found is kept in the cache, so that the same training has the same bits tomorrow. `n_runs`
-    runs of this length are planned: whether compiling pays depends on both.
+    runs of this length are planned: whether compiling pays depends on both. A run may take up to
+    `threads` threads; one whose steps are too small to share takes one.
     """
     step = count(config).flops_per_token() * training.batch_size * config.context_length
     if step < WORTH_MEASURING:
         return Numerics()
     root, _ = writable_cache(cache)
     steps = training.n_steps(config.context_length) or 0
-    entry = root / "numerics" / f"{_situation(config, training, steps, n_runs)}.json"
+    entry = root / "numerics" / f"{_situation(config, training, steps, n_runs, threads)}.json"
     known = read_json(entry)
     if known is not None:
         return Numerics.parse(known, at=str(entry))
     rows = training.batch_size * config.context_length // training.accumulation
     seconds_of = timer()
-    found = fastest(seconds_of, rows, config.rows)
+    found = fastest(seconds_of, rows, config.rows, threads)
     long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
     if long and not config.routes:
         found = compiled_if_worth_it(found, timer, steps, n_runs)
@@ -101,26 +115,47 @@ def chosen(
     return found
 
 
-def fastest(seconds_of: SecondsOf, rows: int, vocab_size: int, budget: float = SECONDS) -> Numerics:
-    """Float32, or half precision where it is at least `WORTH_CHANGING` times faster; then the
-    chunk of the loss, where half or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster.
+def fastest(
+    seconds_of: SecondsOf,
+    rows: int,
+    vocab_size: int,
+    threads: int = 1,
+    budget: float = SECONDS,
+) -> Numerics:
+    """Float32, or half precision where it is at least `WORTH_CHANGING` times faster; then half the
+    threads, and half of those, while fewer are not slower; then the chunk of the loss, where half
+    or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster.
 
     Candidates take turns, and each counts by its best; no round begins after `budget` seconds.
 
     Args:
         rows: positions that the loss is taken over at once.
+        threads: the most that may be taken.
     """
     until = time.perf_counter() + budget
-    plain, half = Numerics(), Numerics(dtype="bfloat16")
+    plain = Numerics(threads=threads)
+    half = Numerics(dtype="bfloat16", threads=threads)
     best = _timed(seconds_of, (plain, half), until)
     found = half if best[plain] >= WORTH_CHANGING * best[half] else plain
     usual = default_chunk(vocab_size, torch.bfloat16 if found is half else torch.float32)
+    found = _with_fewer_threads(seconds_of, found, until)
     if rows <= usual or time.perf_counter() > until:
         return found
     others = [found.model_copy(update={"chunk": chunk}) for chunk in (usual // 2, usual * 2)]
     best = _timed(seconds_of, (found, *others), until)
     quickest = min(best, key=lambda candidate: best[candidate])
     return quickest if best[found] >= WORTH_ANOTHER_CHUNK * best[quickest] else found
+
+
+def _with_fewer_threads(seconds_of: SecondsOf, found: Numerics, until: float) -> Numerics:
+    """Threads wait for one another: small steps are not sooner done by many."""
+    while found.threads > 1 and time.perf_counter() < until:
+        fewer = found.model_copy(update={"threads": found.threads // 2})
+        best = _timed(seconds_of, (found, fewer), until)
+        if best[fewer] > best[found]:
+            break
+        found = fewer
+    return found
 
 
 def compiled_if_worth_it(
@@ -159,10 +194,12 @@ def _timed(
     return best
 
 
-def _situation(config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int) -> str:
+def _situation(
+    config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int, threads: int
+) -> str:
     """What the choice depends on: the machine, torch, the sizes of a step, and how many follow."""
     recipe = (training.batch_size, training.accumulation, steps, n_runs)
-    machine = (platform.machine(), _processor(), torch.__version__, torch.get_num_threads())
+    machine = (platform.machine(), _processor(), torch.__version__, threads)
     return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
 
 

@@ -27,7 +27,7 @@ from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
 from blocklab.training.measures import StepInspection
 from blocklab.training.memory import keep_freed_memory
-from blocklab.training.numerics import Numerics, SecondsOf, chosen
+from blocklab.training.numerics import Numerics, SecondsOf, chosen, using_threads
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 
 
@@ -87,7 +87,8 @@ class Trainer:
     `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
     `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
     tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
-    null is what a self-test of a few seconds found fastest for this model on this machine.
+    null is what a self-test of a few seconds found fastest for this model on this machine, with
+    torch's threads or fewer; steps and evaluations take the threads that it says.
     Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
     """
 
@@ -114,7 +115,9 @@ class Trainer:
         context = self.config.context_length
         require_windows(self.dataset, context)
         # Before there is a model: the self-test has one of its own.
-        self.numerics = numerics or self_tested(self.config, self.training, self.dataset)
+        self.numerics = numerics or self_tested(
+            self.config, self.training, self.dataset, threads=torch.get_num_threads()
+        )
         self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
         self.windows = TrainingWindows(self.dataset.train, context, self.training.batch_size, seed)
         swept = self.dataset.validation[: self.training.validation_tokens]
@@ -136,6 +139,10 @@ class Trainer:
 
     def measured_step(self) -> StepMetrics:
         """One optimiser step with everything that is logged about it."""
+        with using_threads(self.numerics.threads):
+            return self._measured_step()
+
+    def _measured_step(self) -> StepMetrics:
         began = time.perf_counter()
         self.model.train()
         inputs, targets = self.windows.batch(self.steps_done)  # each (B, T)
@@ -193,7 +200,7 @@ class Trainer:
     def evaluation(self) -> Evaluation:
         """The loss of every validation window, in the order of the text."""
         losses, targets_in = [], []
-        with evaluating(self.model):
+        with evaluating(self.model), using_threads(self.numerics.threads):
             for inputs, targets in self.validation.batches(self.training.batch_size):
                 n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
                 hidden = self.model.features(inputs).flatten(0, 1)
@@ -256,11 +263,15 @@ class Trainer:
         return self._compiled
 
     def seconds_of_a_step(self, numerics: Numerics) -> float:
-        """Processor time of one further step in these numerics, divided by its threads."""
+        """One further step in these numerics: processor time of one thread, wall time of more.
+
+        What else the machine does is no part of the former; of several threads some may wait.
+        """
         self.numerics = numerics
-        began = time.process_time()
+        clock = time.process_time if numerics.threads == 1 else time.perf_counter
+        began = clock()
         self.step()
-        return (time.process_time() - began) / torch.get_num_threads()
+        return clock() - began
 
     def _note_divergence(self, loss: float, norm: float) -> None:
         """Look for the first bad tensor while its gradient is still there."""
@@ -285,7 +296,11 @@ def _finite(tensor: Tensor) -> bool:
 
 
 def self_tested(
-    config: ModelConfig, training: TrainingConfig, dataset: Dataset, n_runs: int = 1
+    config: ModelConfig,
+    training: TrainingConfig,
+    dataset: Dataset,
+    n_runs: int = 1,
+    threads: int = 1,
 ) -> Numerics:
     """The numerics that are fastest for `n_runs` trainings of this model here.
 
@@ -298,7 +313,7 @@ def self_tested(
             config, corpus=dataset, training=recipe, numerics=Numerics()
         ).seconds_of_a_step
 
-    return chosen(config, training, timer, n_runs=n_runs)
+    return chosen(config, training, timer, n_runs=n_runs, threads=threads)
 
 
 def named_parameters(model: Transformer) -> list[NamedParameter]:
