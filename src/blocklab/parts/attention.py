@@ -9,8 +9,9 @@ from pydantic import Field, SerializeAsAny
 from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
+from blocklab.parts import causal
 from blocklab.parts.context import AttentionContext
-from blocklab.parts.linear import Linear
+from blocklab.parts.linear import Linear, is_plain_torch
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig, Spec, linear, part, slot, under
 
@@ -141,6 +142,8 @@ class CausalAttention(nn.Module):
             return self._attend_by_products(queries, keys, values, mask, context)
         if queries.shape[2] == 1:
             return self._attend_once(queries, keys, values, mask, context)
+        if mask is None and not context.dropout and _may_be_by_hand(queries, keys):
+            return causal.causal_attention(queries, keys, values, self.scale)
         if _products_are_faster(queries, keys):
             return self._attend_by_products(queries, keys, values, mask, context)
         return F.scaled_dot_product_attention(
@@ -235,8 +238,10 @@ class CausalAttention(nn.Module):
         return mixed.view(-1, self.n_heads, n_queries, self.head_dim)
 
 
-MOST_SCORES = 2**24
-"""Attention weights that products may hold at once; beyond it they are made piece by piece."""
+def _may_be_by_hand(queries: Tensor, keys: Tensor) -> bool:
+    """Whether causal attention is faster by our own products, and may be: also when compiled."""
+    ours = torch.compiler.is_compiling() or not is_plain_torch()
+    return ours and causal.is_faster(queries, keys)
 
 
 def _products_are_faster(queries: Tensor, keys: Tensor) -> bool:
@@ -247,7 +252,7 @@ def _products_are_faster(queries: Tensor, keys: Tensor) -> bool:
     """
     if queries.device.type != "cpu" or queries.dtype != torch.bfloat16:
         return False
-    return queries.shape[0] * queries.shape[1] * queries.shape[2] * keys.shape[2] <= MOST_SCORES
+    return causal.is_faster(queries, keys)
 
 
 def _as_wide_as(queries: Tensor, mask: Tensor | None) -> Tensor | None:
