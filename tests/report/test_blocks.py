@@ -9,6 +9,7 @@ from blocklab.report.blocks import blocks_chart
 from blocklab.report.drawing import to_svg
 from blocklab.report.html import page
 from blocklab.report.insides import COLUMNS, rows
+from blocklab.study.cost import Cost
 from blocklab.training.inspection import Inspection, summarised_looks
 from blocklab.training.stability import GradientNorms
 from tests.report import factory
@@ -93,6 +94,14 @@ def test_the_page_says_what_looking_inside_cost():
     runs = tuple(replace(run, seconds=10.0, inspect_seconds=0.1) for run in result.runs)
     assert "1.0% of the time of training" in page(replace(result, runs=runs), [])
     assert "Looking inside" not in page(factory.modern_block(), [])
+
+
+def test_the_page_says_what_the_main_process_took():
+    result = factory.modern_block()
+    facts = replace(result.facts, cost=Cost(main=2.34, workers=1200.0))
+    shown = page(replace(result, facts=facts), [])
+    assert "1,202 s, 2.3 s of them in the process that planned and watched" in shown
+    assert "Processor time" not in page(result, [])
 
 
 def test_the_table_shows_the_medians_of_the_seeds():

@@ -154,6 +154,18 @@ def _ladder(ladder: LadderResult, result: StudyResult) -> dict[str, object]:
     return {"axis": ladder.axis, "rungs": rungs, "trends": words}
 
 
+def _processor_time(result: StudyResult) -> Mapping[str, str]:
+    """Of all processes, and what of it was not training; empty where it is not known."""
+    cost = result.facts.cost
+    if cost is None:
+        return {}
+    spent = cost.main + cost.workers
+    return {
+        "Processor time": f"{formats.thousands(spent)} s, {formats.fixed(cost.main, 1)} s of them "
+        "in the process that planned and watched"
+    }
+
+
 def _cost_of_looking(result: StudyResult) -> Mapping[str, str]:
     """What inspecting models took of the time that training took; empty where none was."""
     seconds = sum(run.seconds for run in result.runs)
@@ -174,6 +186,7 @@ def _circumstances(result: StudyResult) -> Mapping[str, str]:
         "Learning rates": ", ".join(map(formats.rate, facts.learning_rates)),
         "Seeds": ", ".join(map(str, facts.seeds)),
         "Matched by": facts.match,
+        **_processor_time(result),
         **_cost_of_looking(result),
         **facts.versions,
     }

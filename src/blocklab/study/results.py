@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from blocklab.study.cost import Cost
 from blocklab.study.interaction import Interaction
 from blocklab.study.ladder import Trend
 from blocklab.study.nuisances import NuisanceFinding
@@ -223,6 +224,8 @@ class Facts:
     """Whether every arm's rate was searched; otherwise the grid alone was trained."""
     differences: Mapping[str, str] = field(default_factory=dict)
     """By variant: where it was seen to differ from the baseline, before any training."""
+    cost: Cost | None = None
+    """What all of it took of the processor so far."""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
+from blocklab.study.cost import Cost, cost_of, counted
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look, tuned_windows
@@ -136,7 +137,8 @@ def train_study(
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
-        training.run(workers or default_workers(ready.plan.numerics.threads))
+        with counted(path):
+            training.run(workers or default_workers(ready.plan.numerics.threads))
         return collected(ready.plan, circumstances, place)
 
 
@@ -162,7 +164,7 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
         for rung in plan.ladder
     ]
     result = StudyResult(
-        facts=_facts(plan, circumstances, n_missing=len(asked) - len(done)),
+        facts=_facts(plan, circumstances, len(asked) - len(done), cost_of(place.path)),
         arms=arms,
         runs=runs,
         interactions=interactions(plan, arms),
@@ -307,7 +309,7 @@ class _Training:
         self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
 
 
-def _facts(plan: Plan, circumstances: Circumstances, n_missing: int) -> Facts:
+def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost | None) -> Facts:
     text = circumstances.text
     study, baseline = plan.study, plan.arms[0]
     swept = study.training.validation_tokens or text.validation_tokens
@@ -347,4 +349,5 @@ def _facts(plan: Plan, circumstances: Circumstances, n_missing: int) -> Facts:
         level=plan.look.level,
         searched=study.search,
         differences=circumstances.differences,
+        cost=cost,
     )
