@@ -1,12 +1,13 @@
 """How fast is one training step beside other projects' loops, on this machine, in one run?
 
-    python benchmarks/training.py [--rounds 3] [--threads N] [--json FILE]
+    python benchmarks/training.py [--rounds 12] [--threads N] [--vocabulary V] [--json FILE]
 
 Every contestant trains a model of the same shape on the same random tokens: forward, mean
 cross-entropy, backward, clipping to 1, AdamW; in float32, with bfloat16 products, and with these
-compiled. Each measurement is a process of its own, the contestants take turns, and the figures
-are medians over the rounds. Needs the `bench` extra; a contestant that is not installed is left
-out, and said, and so is a mode that fails.
+compiled. Each is a process of its own that stays alive; they take turns, a few steps each, so that
+a machine whose speed drifts drifts for all, and the figures are medians of all steps. Needs the
+`bench` extra; a contestant that is not installed is left out, and said, and so is a mode that
+fails.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from blocklab.training.memory import peak_memory
 D_MODEL, N_LAYERS, N_HEADS, CONTEXT, BATCH = 256, 4, 4, 128, 16
 VOCABULARIES = (4096, 50257)
 WARM_UP_STEPS = 2
-SECONDS = 8.0
+STEPS_A_TURN = 3
 
 Step = Callable[[Tensor, Tensor], float]
 
@@ -172,8 +173,8 @@ CONTESTANTS: dict[str, tuple[str, Callable[[int, str], Step]]] = {
 }
 
 
-def measure(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, float]:
-    """Tokens a second and peak memory of one contestant, in this process."""
+def serve(name: str, mode: str, vocab_size: int, threads: int) -> None:
+    """One contestant, in this process: a turn of steps for every line that comes in."""
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     step = CONTESTANTS[name][1](vocab_size, mode)
@@ -181,27 +182,53 @@ def measure(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, fl
     targets = torch.randint(vocab_size, (BATCH, CONTEXT))
     for _ in range(WARM_UP_STEPS):
         step(inputs, targets)
-    times: list[float] = []
-    while sum(times) < SECONDS or len(times) < 3:
-        began = time.perf_counter()
-        step(inputs, targets)
-        times.append(time.perf_counter() - began)
-    return {
-        "tokens_per_second": BATCH * CONTEXT / statistics.median(times),
-        "peak_memory": peak_memory(),
-    }
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        step(inputs, targets)  # others have used the caches meanwhile
+        times = []
+        for _ in range(STEPS_A_TURN):
+            began = time.perf_counter()
+            step(inputs, targets)
+            times.append(time.perf_counter() - began)
+        print(json.dumps({"times": times, "peak_memory": peak_memory()}), flush=True)
 
 
-def in_a_process(name: str, mode: str, vocab_size: int, threads: int) -> dict[str, float] | None:
-    """What one contestant measures; None where its process failed."""
-    command = [sys.executable, __file__, "--one", name, mode, str(vocab_size)]
-    command += ["--threads", str(threads)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        print(f"failed: {name}, {mode}: {done.stderr.strip().splitlines()[-1]}")
-        return None
-    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return measured
+class Contestant:
+    """A process that serves one contestant in one mode."""
+
+    def __init__(self, name: str, mode: str, vocab_size: int, threads: int) -> None:
+        command = [sys.executable, __file__, "--one", name, mode, str(vocab_size)]
+        self.process = subprocess.Popen(
+            [*command, "--threads", str(threads)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.times: list[float] = []
+        self.peak_memory = 0.0
+
+    def ready(self) -> bool:
+        """Whether it got through its first steps, compilation included."""
+        assert self.process.stdout is not None
+        return any(line == "ready\n" for line in self.process.stdout)
+
+    def take_turn(self) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print("go", file=self.process.stdin, flush=True)
+        told = json.loads(self.process.stdout.readline())
+        self.times += told["times"]
+        self.peak_memory = told["peak_memory"]
+
+    def leave(self) -> str:
+        """The last line of what it complained about."""
+        _, complaints = self.process.communicate()
+        return (complaints.strip().splitlines() or [""])[-1]
+
+    @property
+    def tokens_per_second(self) -> float:
+        return BATCH * CONTEXT / statistics.median(self.times)
 
 
 def peak_of_products(threads: int) -> float:
@@ -218,14 +245,15 @@ def peak_of_products(threads: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--vocabulary", type=int, action="append")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", nargs=3, metavar=("NAME", "MODE", "VOCABULARY"))
     asked = parser.parse_args()
     if asked.one:
         name, mode, vocab_size = asked.one
-        print(json.dumps(measure(name, mode, int(vocab_size), asked.threads)))
+        serve(name, mode, int(vocab_size), asked.threads)
         return
     there = [n for n, (package, _) in CONTESTANTS.items() if importlib.util.find_spec(package)]
     for name in CONTESTANTS.keys() - set(there):
@@ -234,14 +262,20 @@ def main() -> None:
     rows = []
     peak = peak_of_products(asked.threads)
     print(f"bfloat16 products: at most {peak / 1e9:.0f} GFLOP/s on {asked.threads} threads")
-    for vocab_size in VOCABULARIES:
-        found: dict[Entry, list[dict[str, float]]] = {entry: [] for entry in entries}
+    for vocab_size in asked.vocabulary or VOCABULARIES:
+        racing = {}
+        for entry in entries:
+            contestant = Contestant(*entry, vocab_size, asked.threads)
+            if contestant.ready():
+                racing[entry] = contestant
+            else:
+                print(f"failed: {entry[0]}, {entry[1]}: {contestant.leave()}")
         for _ in range(asked.rounds):
-            for entry in entries:
-                measured = in_a_process(*entry, vocab_size, asked.threads)
-                if measured is not None:
-                    found[entry].append(measured)
-        rows += table(vocab_size, {entry: ms for entry, ms in found.items() if ms}, peak)
+            for contestant in racing.values():
+                contestant.take_turn()
+        for contestant in racing.values():
+            contestant.leave()
+        rows += table(vocab_size, racing, peak)
     if asked.json:
         about = {
             "torch": torch.__version__,
@@ -256,12 +290,10 @@ def main() -> None:
 Entry = tuple[str, str]
 
 
-def table(
-    vocab_size: int, found: dict[Entry, list[dict[str, float]]], peak: float
-) -> list[dict[str, object]]:
+def table(vocab_size: int, racing: dict[Entry, Contestant], peak: float) -> list[dict[str, object]]:
     """Print and return the medians at one vocabulary, with ratios to the fastest peer."""
     rows: list[dict[str, object]] = []
-    speeds = {e: statistics.median(m["tokens_per_second"] for m in ms) for e, ms in found.items()}
+    speeds = {entry: contestant.tokens_per_second for entry, contestant in racing.items()}
     peers = {entry: speed for entry, speed in speeds.items() if not entry[0].startswith("blocklab")}
     eager = max((s for (_, mode), s in peers.items() if mode == FLOAT32), default=float("nan"))
     best = max(peers.values(), default=float("nan"))
@@ -271,7 +303,7 @@ def table(
         f"{'':36s}{'tokens/s':>9s}{'÷ eager':>9s}{'÷ best':>8s}{'peak memory':>14s}{'of peak':>9s}"
     )
     for (name, mode), speed in sorted(speeds.items(), key=lambda item: -item[1]):
-        memory = statistics.median(m["peak_memory"] for m in found[name, mode])
+        memory = racing[name, mode].peak_memory
         share = flops * speed / peak if name.startswith("blocklab") else float("nan")
         print(
             f"{name + ', ' + mode:36s}{speed:9,.0f}{speed / eager:8.2f}×{speed / best:7.2f}×"

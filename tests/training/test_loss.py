@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from blocklab.errors import BlocklabError
 from blocklab.parts.linear import default_products
-from blocklab.training.loss import IGNORED, default_chunk, linear_cross_entropy
+from blocklab.training.loss import IGNORED, _evenly, default_chunk, linear_cross_entropy
 
 needs_onednn = pytest.mark.skipif(
     default_products(torch.empty(0)) != "onednn", reason="this torch has no oneDNN product"
@@ -302,3 +302,11 @@ def test_shapes_that_do_not_fit_are_named():
         linear_cross_entropy(hidden, weight, targets[:5])
     with pytest.raises(BlocklabError, match=r"weight \(9, 3\)"):
         linear_cross_entropy(hidden, weight[:, :3], targets)
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "chunk", "expected"),
+    [(2048, 656, 512), (2048, 2048, 2048), (1000, 600, 512), (5, 128, 16), (0, 128, 16), (9, 3, 3)],
+)
+def test_chunks_are_as_few_as_fit_and_of_one_size(n_rows, chunk, expected):
+    assert _evenly(n_rows, chunk) == expected

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Dtype, Model, Plugin, TokenizerOption
+from blocklab.cli.options import CorpusOption, Device, Dtype, Model, Plugin, TokenizerOption
 
 
 def evaluate(
@@ -24,6 +24,7 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Windows at once.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     dtype: Dtype = None,
+    device: Device = "cpu",
     tokenizer: TokenizerOption = None,
     plugin: Plugin = None,
 ) -> None:
@@ -38,7 +39,7 @@ def evaluate(
 
     load_plugins(plugin or ())
     asked = evaluated_text(model, corpus, part)
-    named = named_model(model, dtype, tokenizer)
+    named = named_model(model, dtype, tokenizer, device)
     for note in (*named.notes, *asked.notes):
         typer.echo(note, err=True)
     reader = named.read_by()

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import Dtype, Model, Plugin, TokenizerOption
+from blocklab.cli.options import Device, Dtype, Model, Plugin, TokenizerOption
 
 
 def generate(
@@ -41,6 +41,7 @@ def generate(
         ),
     ] = None,
     dtype: Dtype = None,
+    device: Device = "cpu",
     tokenizer: TokenizerOption = None,
     plugin: Plugin = None,
 ) -> None:
@@ -61,7 +62,7 @@ def generate(
     )
     policy = checked_policy(past_context)
     load_plugins(plugin or ())
-    named = named_model(model, dtype, tokenizer)
+    named = named_model(model, dtype, tokenizer, device)
     for note in named.notes:
         typer.echo(note, err=True)
     text = sys.stdin.read() if prompt == "-" else prompt

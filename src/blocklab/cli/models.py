@@ -18,6 +18,7 @@ from blocklab.model import presets
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.model.transformer import Transformer
+from blocklab.training.devices import usable_device
 
 DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
 GPT2_ROWS = 50257
@@ -43,17 +44,22 @@ class NamedModel:
         return self.tokenizer
 
 
-def named_model(name: str, dtype: str | None = None, tokenizer: str | None = None) -> NamedModel:
-    """The model that MODEL names; `tokenizer` replaces the one it comes with.
+def named_model(
+    name: str, dtype: str | None = None, tokenizer: str | None = None, device: str = "cpu"
+) -> NamedModel:
+    """The model that MODEL names, on `device`; `tokenizer` replaces the one it comes with.
 
     `dtype` is float32, bf16 or float64; null keeps the one of the weights. Raises BlocklabError
     when the name means nothing, or what it names cannot be read.
     """
-    chosen = _dtype(dtype)
+    chosen, there = _dtype(dtype), usable_device(device)
     given = None if tokenizer is None else load_tokenizer(tokenizer)
     if is_untrained(name):
-        return _untrained(model_config(name), chosen, given, name)
-    return _from_elsewhere(name, chosen, given)
+        named = _untrained(model_config(name), chosen, given, name)
+    else:
+        named = _from_elsewhere(name, chosen, given)
+    named.model.to(there)
+    return named
 
 
 def is_untrained(name: str) -> bool:

@@ -18,6 +18,7 @@ Dtype = Annotated[
     str | None,
     typer.Option(help="float32, bf16 or float64; default: as the weights are stored."),
 ]
+Device = Annotated[str, typer.Option(help="Where it computes: cpu, cuda or mps.")]
 TokenizerOption = Annotated[
     str | None,
     typer.Option("--tokenizer", help="bytes, gpt2 or a tokenizer.json; default: the model's own."),

@@ -31,14 +31,12 @@ def plan(
     """Show the runs of a study, sizes after matching, and the time they would take."""
     from blocklab.cli.plan_table import print_plan
     from blocklab.cli.question import asked_study, default_folder
-    from blocklab.study.engines import default_workers
     from blocklab.study.folder import StudyFolder
-    from blocklab.study.runner import prepare_study
+    from blocklab.study.runner import prepare_study, usual_workers
 
     asked = asked_study(study, budget, corpus, seeds, changes, variant)
     folder = out or default_folder(study, asked)
     ready = prepare_study(
         asked, folder, plugins=plugin or (), say=lambda line: typer.echo(line, err=True)
     )
-    usual = default_workers(ready.plan.numerics.threads)
-    print_plan(ready, StudyFolder(Path(folder)), workers or usual)
+    print_plan(ready, StudyFolder(Path(folder)), workers or usual_workers(ready.plan))

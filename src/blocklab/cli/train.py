@@ -25,6 +25,9 @@ def train(
     from_scratch: Annotated[
         bool, typer.Option("--from-scratch", help="Draw new weights for a model that has some.")
     ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or mps; default: the fastest that is there.")
+    ] = None,
     changes: Set = None,
     plugin: Plugin = None,
 ) -> None:
@@ -42,6 +45,7 @@ def train(
     from blocklab.record import with_changes
     from blocklab.study.plugins import load_plugins, used_by
     from blocklab.training.config import TrainingConfig
+    from blocklab.training.devices import usable_device
     from blocklab.training.run import (
         RunSpec,
         Stopped,
@@ -86,7 +90,13 @@ def train(
     numerics = stopped_numerics(out) if resume else None
     if numerics is None:
         # Alone on the machine, a run may take all of torch's threads.
-        numerics = self_tested(config, training, dataset, threads=torch.get_num_threads())
+        numerics = self_tested(
+            config,
+            training,
+            dataset,
+            threads=torch.get_num_threads(),
+            devices=None if device is None else [usable_device(device).type],
+        )
     spec = RunSpec(
         model=config,
         training=training,

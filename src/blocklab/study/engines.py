@@ -37,6 +37,10 @@ class Job:
     checkpoint_seconds: float
 
 
+MOST_ON_AN_ACCELERATOR = 4
+"""Small models leave an accelerator idle between steps; each process takes memory of its own."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """How far a run is."""
@@ -46,10 +50,12 @@ class Progress:
     loss: float
 
 
-def default_workers(threads: int = 1) -> int:
-    """As many as the cores that this process may use have room for, each with so many threads."""
+def default_workers(threads: int, *, accelerated: bool) -> int:
+    """As many as the cores that this process may use have room for, but few on an accelerator."""
     affine = hasattr(os, "sched_getaffinity")
     cores = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
+    if accelerated:
+        return min(cores, MOST_ON_AN_ACCELERATOR)
     return max(cores // threads, 1)
 
 

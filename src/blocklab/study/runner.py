@@ -26,6 +26,7 @@ from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.study.timing import Say, with_numerics, with_timed_widths
+from blocklab.training.devices import PROCESSOR
 from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
 
@@ -138,7 +139,7 @@ def train_study(
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
         with counted(path):
-            training.run(workers or default_workers(ready.plan.numerics.threads))
+            training.run(workers or usual_workers(ready.plan))
         return collected(ready.plan, circumstances, place)
 
 
@@ -148,6 +149,12 @@ def stored_result(folder: str | Path) -> StudyResult:
     fingerprints = load_plugins(place.plugins)
     study, circumstances = place.read()
     return collected(plan(study, circumstances.text, fingerprints), circumstances, place)
+
+
+def usual_workers(plan: Plan) -> int:
+    """How many processes train a study where nobody says."""
+    accelerated = plan.numerics.device != PROCESSOR
+    return default_workers(plan.numerics.threads, accelerated=accelerated)
 
 
 def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> StudyResult:

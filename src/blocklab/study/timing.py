@@ -55,11 +55,11 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
 
 
 def peak_memory_of_a_step(arm: PlannedArm, dataset: Dataset, numerics: Numerics) -> int:
-    """Largest resident memory of this process, bytes, while one step of an arm is trained."""
+    """Largest memory, bytes, while one step of an arm is trained."""
     gc.collect()
-    start_measuring_memory()
+    start_measuring_memory(numerics.device)
     _trainer(arm, dataset, numerics).step()
-    return peak_memory()
+    return peak_memory(numerics.device)
 
 
 def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | None) -> Study:

@@ -4,6 +4,7 @@ Rows are taken a chunk at a time; while a chunk's softmax is at hand its gradien
 the backward pass only hands them on. Not for sampling: no logits come out of here.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol
 
@@ -46,7 +47,7 @@ def linear_cross_entropy(
     whole optimiser step, and micro-batches of unequal size add up exactly. By default it is the
     number of this call, and without any target the loss is 0.
 
-    `chunk` is how many rows are at hand at once (default: `default_chunk(V, dtype)`), `products`
+    `chunk` is how many rows are at hand at most (default: `default_chunk(V, dtype)`), `products`
     who multiplies (default: `default_products(hidden)`). Softmax, loss and log Z compute in at
     least float32, from products in the hidden states' dtype; of half precision the target's own
     logit is computed apart, for its rounding would be the loss's. Gradients exist once: a second
@@ -61,7 +62,7 @@ def linear_cross_entropy(
         total=total,
         scale=scale,
         softcap=softcap,
-        chunk=chunk or default_chunk(weight.shape[0], hidden.dtype),
+        chunk=_evenly(len(hidden), chunk or default_chunk(weight.shape[0], hidden.dtype)),
         products=products or default_products(hidden),
     )
     if torch.is_grad_enabled() and any(
@@ -76,12 +77,18 @@ def default_chunk(vocab_size: int, dtype: torch.dtype = torch.float32) -> int:
     """Rows at once. About two million float32 logits, which the caches hold, but 128 to 512 rows:
     fewer spend their time adding up the weight's gradient, more leave the caches.
 
-    Half-precision products are so fast that adding up counts for more: 64 million logits, 128 MB,
-    which only a few rows at a time are read in float32.
+    Half-precision products are so fast that adding up counts for more: 32 million logits, 64 MB,
+    of which only a few rows at a time are read in float32.
     """
     if dtype in (torch.bfloat16, torch.float16):
-        return min(4096, max(128, 2**26 // vocab_size // 16 * 16))
+        return min(4096, max(128, 2**25 // vocab_size // 16 * 16))
     return min(512, max(128, 2**21 // vocab_size // 16 * 16))
+
+
+def _evenly(n_rows: int, chunk: int) -> int:
+    """At most `chunk` rows, as many in each of the fewest chunks: a small last one is slow."""
+    n_chunks = max(math.ceil(n_rows / chunk), 1)
+    return min(chunk, max(math.ceil(n_rows / n_chunks / 16), 1) * 16)
 
 
 class _Task(NamedTuple):

@@ -10,6 +10,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
+from blocklab.training.devices import PROCESSOR
+
 # Numbers of glibc's malloc.h.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 
@@ -36,8 +40,12 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_THRESHOLD, _SURELY_ACCEPTED)
 
 
-def start_measuring_memory() -> None:
-    """Forget the peak so far. Only Linux can; elsewhere the peak is the whole process's."""
+def start_measuring_memory(device: str = PROCESSOR) -> None:
+    """Forget the peak so far. Only Linux can, and CUDA of its own memory; elsewhere the peak is
+    the whole process's.
+    """
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
     trim = _of_the_c_library("malloc_trim")
     if trim is not None:
         trim(0)  # what an earlier run left free is not this one's
@@ -47,8 +55,10 @@ def start_measuring_memory() -> None:
         return
 
 
-def peak_memory() -> int:
-    """Largest resident memory, bytes, since `start_measuring_memory`."""
+def peak_memory(device: str = PROCESSOR) -> int:
+    """Largest memory, bytes, since `start_measuring_memory`: CUDA's own, or what is resident."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):

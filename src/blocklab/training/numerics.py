@@ -23,6 +23,7 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import Record
 from blocklab.training.config import TrainingConfig
+from blocklab.training.devices import PROCESSOR
 from blocklab.training.loss import default_chunk
 
 WORTH_MEASURING = 1e9
@@ -45,7 +46,8 @@ ROUNDS = 4
 class Numerics(Record):
     """What decides a run's bits beside its records: chosen once a study."""
 
-    device: str = "cpu"
+    device: str = PROCESSOR
+    """The processor, or an accelerator: cuda, mps …"""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the matrix products in training; all else, and every evaluation, is float32."""
     compile: bool = False
@@ -88,26 +90,29 @@ def chosen(
     cache: Path | None = None,
     n_runs: int = 1,
     threads: int = 1,
+    devices: Sequence[str] = (PROCESSOR,),
 ) -> Numerics:
     """The fastest numerics for training this model here, measured once a machine and model.
 
     `timer` makes what times a step, and is only asked where there is something to measure. What
     was found is kept in the cache, so that the same training has the same bits tomorrow. `n_runs`
     runs of this length are planned: whether compiling pays depends on both. A run may take up to
-    `threads` threads; one whose steps are too small to share takes one.
+    `threads` threads; one whose steps are too small to share takes one. The first of `devices` is
+    the one for steps too small to measure; another is left out where it cannot train this model.
     """
     step = count(config).flops_per_token() * training.batch_size * config.context_length
     if step < WORTH_MEASURING:
-        return Numerics()
+        return Numerics(device=devices[0])
     root, _ = writable_cache(cache)
     steps = training.n_steps(config.context_length) or 0
-    entry = root / "numerics" / f"{_situation(config, training, steps, n_runs, threads)}.json"
+    situation = _situation(config, training, steps, n_runs, threads, *devices)
+    entry = root / "numerics" / f"{situation}.json"
     known = read_json(entry)
     if known is not None:
         return Numerics.parse(known, at=str(entry))
     rows = training.batch_size * config.context_length // training.accumulation
     seconds_of = timer()
-    found = fastest(seconds_of, rows, config.rows, threads)
+    found = fastest(seconds_of, rows, config.rows, threads, devices)
     long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
     if long and not config.routes:
         found = compiled_if_worth_it(found, timer, steps, n_runs)
@@ -120,42 +125,68 @@ def fastest(
     rows: int,
     vocab_size: int,
     threads: int = 1,
+    devices: Sequence[str] = (PROCESSOR,),
     budget: float = SECONDS,
 ) -> Numerics:
     """Float32, or half precision where it is at least `WORTH_CHANGING` times faster; then half the
     threads, and half of those, while fewer are not slower; then the chunk of the loss, where half
-    or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster.
+    or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster. All of it on each device, of
+    which the one with the fastest step is taken.
 
-    Candidates take turns, and each counts by its best; no round begins after `budget` seconds.
+    Candidates take turns, and each counts by its best; no round begins after `budget` seconds,
+    which every device has for itself.
 
     Args:
         rows: positions that the loss is taken over at once.
-        threads: the most that may be taken.
+        threads: the most that may be taken; beside an accelerator one is enough.
+        devices: the first must be able to train the model.
     """
+    first, *others = devices
+    found, best = _fastest_on(
+        Numerics(device=first, threads=threads), seconds_of, rows, vocab_size, budget
+    )
+    for device in others:
+        try:
+            other, seconds = _fastest_on(
+                Numerics(device=device), seconds_of, rows, vocab_size, budget
+            )
+        except Exception:  # out of memory, an operator that it lacks
+            continue
+        if seconds < best:
+            found, best = other, seconds
+    return found
+
+
+def _fastest_on(
+    plain: Numerics, seconds_of: SecondsOf, rows: int, vocab_size: int, budget: float
+) -> tuple[Numerics, float]:
+    """The fastest on the device of `plain`, and the seconds of its step."""
     until = time.perf_counter() + budget
-    plain = Numerics(threads=threads)
-    half = Numerics(dtype="bfloat16", threads=threads)
+    half = plain.model_copy(update={"dtype": "bfloat16"})
     best = _timed(seconds_of, (plain, half), until)
     found = half if best[plain] >= WORTH_CHANGING * best[half] else plain
     usual = default_chunk(vocab_size, torch.bfloat16 if found is half else torch.float32)
-    found = _with_fewer_threads(seconds_of, found, until)
+    found, seconds = _with_fewer_threads(seconds_of, found, best[found], until)
     if rows <= usual or time.perf_counter() > until:
-        return found
+        return found, seconds
     others = [found.model_copy(update={"chunk": chunk}) for chunk in (usual // 2, usual * 2)]
     best = _timed(seconds_of, (found, *others), until)
     quickest = min(best, key=lambda candidate: best[candidate])
-    return quickest if best[found] >= WORTH_ANOTHER_CHUNK * best[quickest] else found
+    taken = quickest if best[found] >= WORTH_ANOTHER_CHUNK * best[quickest] else found
+    return taken, best[taken]
 
 
-def _with_fewer_threads(seconds_of: SecondsOf, found: Numerics, until: float) -> Numerics:
+def _with_fewer_threads(
+    seconds_of: SecondsOf, found: Numerics, seconds: float, until: float
+) -> tuple[Numerics, float]:
     """Threads wait for one another: small steps are not sooner done by many."""
     while found.threads > 1 and time.perf_counter() < until:
         fewer = found.model_copy(update={"threads": found.threads // 2})
         best = _timed(seconds_of, (found, fewer), until)
         if best[fewer] > best[found]:
             break
-        found = fewer
-    return found
+        found, seconds = fewer, best[fewer]
+    return found, seconds
 
 
 def compiled_if_worth_it(
@@ -195,11 +226,14 @@ def _timed(
 
 
 def _situation(
-    config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int, threads: int
+    config: ModelConfig, training: TrainingConfig, steps: int, n_runs: int, *where: int | str
 ) -> str:
-    """What the choice depends on: the machine, torch, the sizes of a step, and how many follow."""
+    """What the choice depends on: the machine, torch, the sizes of a step, and how many follow.
+
+    `where`: the threads and devices to choose from.
+    """
     recipe = (training.batch_size, training.accumulation, steps, n_runs)
-    machine = (platform.machine(), _processor(), torch.__version__, threads)
+    machine = (platform.machine(), _processor(), torch.__version__, *where)
     return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
 
 

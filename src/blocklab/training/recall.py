@@ -51,14 +51,22 @@ def require_answers(windows: ValidationWindows, answers: Answers) -> None:
 
 @torch.no_grad()
 def recall(
-    model: Transformer, windows: ValidationWindows, answers: Answers, batch_size: int
+    model: Transformer,
+    windows: ValidationWindows,
+    answers: Answers,
+    batch_size: int,
+    device: torch.device | str = "cpu",
 ) -> float:
-    """Share of the answers in all windows at which the model's likeliest token is the right one."""
+    """Share of the answers in all windows at which the model's likeliest token is the right one.
+
+    `device` is where the model is.
+    """
     right = asked = 0
     with evaluating(model):
         for inputs, targets in windows.batches(batch_size):  # each (B, T)
             where = _asked(inputs, targets, answers)
-            right += int((model(inputs).argmax(-1) == targets)[where].sum())
+            likeliest = model(inputs.to(device)).argmax(-1).cpu()
+            right += int((likeliest == targets)[where].sum())
             asked += int(where.sum())
     return right / asked
 

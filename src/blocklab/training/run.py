@@ -154,7 +154,7 @@ def train_run(
     if done is not None:
         return done
     folder.mkdir(parents=True, exist_ok=True)
-    start_measuring_memory()
+    start_measuring_memory(spec.numerics.device)
     trainer = Trainer(
         spec.model,
         corpus=dataset,
@@ -294,7 +294,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         epochs=tokens / len(dataset.train),
         seconds=trainer.train_seconds,
         tokens_per_second=tokens / trainer.train_seconds,
-        peak_memory=peak_memory(),
+        peak_memory=peak_memory(spec.numerics.device),
         inspect_seconds=trainer.inspect_seconds,
         recall=_recall(trainer, spec) if diverged is None else None,
         spikes=find_spikes(losses),
@@ -304,7 +304,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
             [Inspection(**row["inspection"]) for row in rows if "inspection" in row]
         ),
     )
-    tensors = {path: p.detach().contiguous() for path, p in trainer.model.named_parameters()}
+    tensors = {path: p.detach().cpu().contiguous() for path, p in trainer.model.named_parameters()}
     write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
     if evaluation is not None:
         windows = {"losses": evaluation.losses, "n_targets": evaluation.n_targets}
@@ -326,7 +326,7 @@ def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
     if "recall" not in spec.metrics:
         return None
     batch = trainer.training.batch_size
-    return recall(trainer.model, trainer.validation, answers_of(spec.data), batch)
+    return recall(trainer.model, trainer.validation, answers_of(spec.data), batch, trainer.device)
 
 
 __all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]

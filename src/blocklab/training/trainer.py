@@ -6,7 +6,7 @@ has a stream of its own for every step, and evaluating moves neither.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,13 @@ from blocklab.parts.experts import watched_routing, weighted_balancing_loss
 from blocklab.record import with_changes
 from blocklab.streams import stream_seed
 from blocklab.training.config import TrainingConfig
+from blocklab.training.devices import (
+    PROCESSOR,
+    available_devices,
+    usable_device,
+    wait_for,
+    with_random_numbers,
+)
 from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
 from blocklab.training.measures import StepInspection
@@ -118,13 +125,12 @@ class Trainer:
         self.numerics = numerics or self_tested(
             self.config, self.training, self.dataset, threads=torch.get_num_threads()
         )
+        # Drawn on the processor: the same values wherever it is trained.
         self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
         self.windows = TrainingWindows(self.dataset.train, context, self.training.batch_size, seed)
         swept = self.dataset.validation[: self.training.validation_tokens]
         self.validation = ValidationWindows(swept, context)
-        self.optimizer = build_optimizer(
-            self.training.optimizer, named_parameters(self.model), self.training.learning_rate
-        )
+        self._settle()
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
@@ -132,6 +138,14 @@ class Trainer:
         """Of them, what looking into the model took."""
         self.diverged: Divergence | None = None
         self._compiled: Callable[[Tensor], Tensor] | None = None
+
+    def _settle(self) -> None:
+        """Put the model where the numerics say, with an optimiser that has seen nothing."""
+        self.device = usable_device(self.numerics.device)
+        self.model.to(self.device)
+        self.optimizer = build_optimizer(
+            self.training.optimizer, named_parameters(self.model), self.training.learning_rate
+        )
 
     def step(self) -> float:
         """One optimiser step as a run makes it; gives the batch's mean loss before the update."""
@@ -145,9 +159,9 @@ class Trainer:
     def _measured_step(self) -> StepMetrics:
         began = time.perf_counter()
         self.model.train()
-        inputs, targets = self.windows.batch(self.steps_done)  # each (B, T)
+        inputs, targets = self._moved(*self.windows.batch(self.steps_done))  # each (B, T)
         looking = StepInspection(self.model, inputs) if self._inspects() else None
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=with_random_numbers(self.device)):
             torch.manual_seed(stream_seed(self.seed, "dropout", self.steps_done))
             loss, log_z = self._backward(inputs, targets)
         if looking is not None:
@@ -203,11 +217,16 @@ class Trainer:
         with evaluating(self.model), using_threads(self.numerics.threads):
             for inputs, targets in self.validation.batches(self.training.batch_size):
                 n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
+                inputs, targets = self._moved(inputs, targets)
                 hidden = self.model.features(inputs).flatten(0, 1)
                 rows = self._loss(hidden, targets, int(n_targets.sum())).rows
-                losses.append(rows.view(targets.shape).double().sum(1) / n_targets)
+                losses.append(rows.view(targets.shape).cpu().double().sum(1) / n_targets)
                 targets_in.append(n_targets)
         return Evaluation(torch.cat(losses), torch.cat(targets_in))
+
+    def _moved(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """A batch to where the model is."""
+        return inputs.to(self.device), targets.to(self.device)
 
     def _inspects(self) -> bool:
         every = self.training.inspect_every
@@ -263,14 +282,20 @@ class Trainer:
         return self._compiled
 
     def seconds_of_a_step(self, numerics: Numerics) -> float:
-        """One further step in these numerics: processor time of one thread, wall time of more.
+        """One further step in these numerics: processor time of one thread, otherwise wall time.
 
-        What else the machine does is no part of the former; of several threads some may wait.
+        What else the machine does is no part of the former; of several threads some may wait. On
+        another device than the one before, the optimiser begins anew.
         """
+        moves = numerics.device != self.numerics.device
         self.numerics = numerics
-        clock = time.process_time if numerics.threads == 1 else time.perf_counter
+        if moves:
+            self._settle()
+        alone = numerics.threads == 1 and numerics.device == PROCESSOR
+        clock = time.process_time if alone else time.perf_counter
         began = clock()
         self.step()
+        wait_for(self.device)
         return clock() - began
 
     def _note_divergence(self, loss: float, norm: float) -> None:
@@ -301,19 +326,20 @@ def self_tested(
     dataset: Dataset,
     n_runs: int = 1,
     threads: int = 1,
+    devices: Sequence[str] | None = None,
 ) -> Numerics:
     """The numerics that are fastest for `n_runs` trainings of this model here.
 
-    See `numerics.chosen`.
+    `devices` are those to choose from; null means whatever is there. See `numerics.chosen`.
     """
 
     def timer() -> SecondsOf:
         recipe = with_changes(training, {"inspect_every": None})
-        return Trainer(
-            config, corpus=dataset, training=recipe, numerics=Numerics()
-        ).seconds_of_a_step
+        numerics = Numerics(device=there[0])
+        return Trainer(config, corpus=dataset, training=recipe, numerics=numerics).seconds_of_a_step
 
-    return chosen(config, training, timer, n_runs=n_runs, threads=threads)
+    there = tuple(devices or available_devices())
+    return chosen(config, training, timer, n_runs=n_runs, threads=threads, devices=there)
 
 
 def named_parameters(model: Transformer) -> list[NamedParameter]:
