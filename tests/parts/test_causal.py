@@ -52,6 +52,14 @@ def test_blocks_are_the_whole_in_float64(length, batch, heads):
         torch.testing.assert_close(mine, theirs, rtol=1e-9, atol=1e-11)
 
 
+@pytest.fixture(params=[False, True], ids=["", "autocast"])
+def autocast(request):
+    """Training in half precision goes on inside autocast."""
+    with torch.autocast("cpu", torch.bfloat16, enabled=request.param):
+        yield
+
+
+@pytest.mark.usefixtures("autocast")
 @pytest.mark.parametrize("length", [48, 128, 160])
 @pytest.mark.parametrize(("dtype", "error"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
 def test_no_more_is_rounded_than_the_dtype_asks_for(length, dtype, error):
@@ -64,11 +72,37 @@ def test_no_more_is_rounded_than_the_dtype_asks_for(length, dtype, error):
         assert mine.dtype == dtype
 
 
+@pytest.mark.usefixtures("autocast")
 def test_large_scores_stay_exact_in_half_precision():
     q, k, v, outward = drawn(1, 2, 2, 128, 16, torch.bfloat16)
     mine = with_gradients(blocks, 8 * q, 8 * k, v, outward)
     true = with_gradients(reference, *(t.double() for t in (8 * q, 8 * k, v, outward)))
     assert (mine[0].double() - true[0]).norm() / true[0].norm() < 5e-3
+
+
+def test_queries_of_another_dtype_are_rounded_as_the_fused_attention_rounds_them():
+    q, k, v, outward = drawn(1, 2, 2, 70, 8, torch.float32)
+    mixed, *gradients = with_gradients(blocks, q, k, v.bfloat16(), outward.bfloat16())
+    assert mixed.dtype == torch.bfloat16
+    assert [g.dtype for g in gradients] == [torch.float32, torch.float32, torch.bfloat16]
+
+
+def test_no_sequence_is_no_sequence():
+    q, k, v, _ = drawn(0, 4, 2, 5, 8, torch.float32)
+    assert blocks(q, k, v).shape == (0, 4, 5, 8)
+
+
+def test_functional_gradients_go_through():
+    q, k, v, outward = drawn(1, 2, 1, 70, 8, torch.float64)
+    found = torch.func.grad(lambda q: (blocks(q, k, v) * outward).sum())(q)
+    torch.testing.assert_close(found, with_gradients(reference, q, k, v, outward)[1])
+
+
+def test_a_default_device_changes_nothing():
+    q, k, v, _ = drawn(1, 2, 1, 9, 8, torch.float32)
+    before = blocks(q, k, v)
+    with torch.device("meta"):
+        assert torch.equal(blocks(q, k, v), before)
 
 
 def test_a_later_token_changes_nothing_before_it():

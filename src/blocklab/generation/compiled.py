@@ -60,7 +60,7 @@ class CompiledReading:
     def logits(self, token: Tensor, cache: KeyValueCache) -> Tensor:
         """(1, 1) -> (1, vocab_size). The cache holds the token afterwards."""
         model, start = self._model, cache.length
-        places = torch.tensor([start])
+        places = torch.tensor([start], device=token.device)
         x = model.embedded(token, places)  # (1, 1, d_model)
         tables: dict[tuple[Positions, int], Tables | None] = {}
         for index, block in enumerate(model.blocks):
@@ -69,7 +69,7 @@ class CompiledReading:
                 torch._dynamo.maybe_mark_dynamic(keys, 1)
                 torch._dynamo.maybe_mark_dynamic(values, 1)
             # Most layers keep every token where it stands, and need no tensor of their own.
-            slot = _Slot(keys, values, places if place == start else torch.tensor([place]))
+            slot = _Slot(keys, values, places if place == start else places.new_tensor([place]))
             turning = model.positions_of(index), self._head_dims[index]
             if turning not in tables:
                 tables[turning] = turning[0].tables(places, turning[1], x.dtype)
