@@ -17,6 +17,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -198,11 +199,12 @@ class Contestant:
 
     def __init__(self, name: str, mode: str, vocab_size: int, threads: int) -> None:
         command = [sys.executable, __file__, "--one", name, mode, str(vocab_size)]
+        self.complaints = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self.process = subprocess.Popen(
             [*command, "--threads", str(threads)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=self.complaints,
             text=True,
         )
         self.times: list[float] = []
@@ -223,8 +225,9 @@ class Contestant:
 
     def leave(self) -> str:
         """The last line of what it complained about."""
-        _, complaints = self.process.communicate()
-        return (complaints.strip().splitlines() or [""])[-1]
+        self.process.communicate()
+        self.complaints.seek(0)
+        return (self.complaints.read().strip().splitlines() or [""])[-1]
 
     @property
     def tokens_per_second(self) -> float:

@@ -4,6 +4,8 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 
+import blocklab as bl
+from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from tests.model.strategies import configs, random_tokens, randomized
 
@@ -27,6 +29,23 @@ def test_training_is_one_graph_in_every_combination(config: ModelConfig) -> None
         with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
             seen = torch._dynamo.explain(model.features)(tokens)
         assert seen.graph_break_count == 0, seen.break_reasons
+
+
+def test_the_twelfth_model_of_a_process_is_compiled_like_the_first():
+    made = []
+
+    def as_it_stands(graph, _):
+        made.append(graph)
+        return graph.forward
+
+    for n in range(12):
+        model = bl.Transformer(
+            bl.presets.gpt2(d_model=8 * (n + 1), n_layers=1, n_heads=1, vocab_size=5)
+        )
+        features = torch.compile(model.features, backend=as_it_stands, dynamic=False)
+        with for_every_model():
+            features(torch.zeros(1, 3, dtype=torch.long))
+        assert len(made) == n + 1
 
 
 @some_configs

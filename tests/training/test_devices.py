@@ -48,10 +48,14 @@ def test_training_there_is_training_here(device, dtype):
 
 @on_each_accelerator
 def test_dropout_there_leaves_every_global_generator_alone(device):
-    before = torch.random.get_rng_state()
+    module = torch.get_device_module(device)
+    before = torch.random.get_rng_state(), module.get_rng_state()
     first, second = (trainer(Numerics(device=device), dropout=0.2).step() for _ in range(2))
     assert first == second
-    assert torch.equal(torch.random.get_rng_state(), before)
+    for now, then in zip(
+        (torch.random.get_rng_state(), module.get_rng_state()), before, strict=True
+    ):
+        assert torch.equal(now, then)
 
 
 @on_each_accelerator
@@ -83,7 +87,7 @@ def test_a_model_there_writes_what_it_writes_here(device):
     assert torch.equal(there.cpu(), here)
 
 
-@pytest.mark.parametrize("name", ["cuda:99x", "tpu", "meta"])
+@pytest.mark.parametrize("name", ["cuda:99x", "tpu", "meta", "cpu:7", "cuda"])
 def test_a_device_that_is_not_there_is_named_with_those_that_are(name):
     with pytest.raises(BlocklabError, match=rf"device '{name}': not there; this machine has cpu"):
         usable_device(name)
@@ -104,17 +108,56 @@ def test_the_device_with_the_fastest_step_is_taken_and_one_that_fails_is_not():
 
     assert chosen_from("cpu", "slow", "cuda") == "cuda"
     assert chosen_from("cpu", "slow", "broken") == "cpu"
+    assert chosen_from("broken", "slow") == "slow"
     with pytest.raises(RuntimeError, match="out of memory"):
         chosen_from("broken")
 
 
-def test_a_model_that_moves_to_other_numerics_trains_on(monkeypatch):
-    """The self-test's way, between two names of the only device that is everywhere."""
+def test_a_processor_that_is_hopeless_beside_an_accelerator_is_asked_once():
+    asked = []
+
+    def clock(numerics):
+        asked.append(numerics.device)
+        return {"cpu": 30.0, "cuda": 0.1}[numerics.device]
+
+    assert fastest(clock, rows=64, vocab_size=1000, devices=("cpu", "cuda")).device == "cuda"
+    assert asked.count("cpu") == 1
+
+
+def test_a_study_takes_the_device_that_trains_most_runs():
+    def chosen_with(workers):
+        return fastest(
+            lambda numerics: {"cpu": 10.0, "cuda": 5.0}[numerics.device],
+            rows=64,
+            vocab_size=1000,
+            devices=("cpu", "cuda"),
+            at_once=lambda device: {"cpu": workers, "cuda": 4}[device],
+        ).device
+
+    assert [chosen_with(2), chosen_with(64)] == ["cuda", "cpu"]
+
+
+def test_a_run_for_a_device_that_is_not_there_is_refused_before_it_begins(tmp_path):
+    data = trainer(Numerics())
+    spec = RunSpec(
+        model=data.config,
+        training=data.training,
+        data={"corpus": "tokens"},
+        data_fingerprint="",
+        seed=0,
+        numerics=Numerics(device="tpu"),
+    )
+    with pytest.raises(BlocklabError, match="device 'tpu': not there"):
+        train_run(spec, tmp_path / "a", data.dataset)
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_device_that_cannot_be_moved_to_changes_nothing():
     learning = trainer(Numerics())
+    with pytest.raises(BlocklabError, match="not there"):
+        learning.seconds_of_a_step(Numerics(device="tpu"))
+    assert learning.numerics.device == learning.device.type == "cpu"
     learning.step()
-    assert learning.seconds_of_a_step(Numerics(device="cpu:0")) > 0
-    assert learning.device == torch.device("cpu:0")
-    assert learning.optimizer.state_tensors()
 
 
 def test_few_processes_share_an_accelerator(monkeypatch):

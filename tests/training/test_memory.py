@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from blocklab.training.memory import _of_the_c_library
+
 ALLOCATES = """
 import json, resource, torch
 from blocklab.training.memory import keep_freed_memory, peak_memory, start_measuring_memory
@@ -26,10 +28,12 @@ print(json.dumps(found))
 """
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only glibc keeps memory")
+@pytest.mark.skipif(_of_the_c_library("mallopt") is None, reason="only glibc keeps memory")
 def test_memory_is_asked_of_the_system_once():
     done = subprocess.run([sys.executable, "-c", ALLOCATES], capture_output=True, text=True)
     found = json.loads(done.stdout)
-    assert min(found["anew"]) > 1000
-    assert min(found["kept"]) < 100  # a small block may lie where a large one lay
+    assert min(found["anew"]) > 100
+    assert (
+        min(found["kept"]) < min(found["anew"]) / 10
+    )  # a small block may lie where a large one lay
     assert found["grown"] < 32 * 2**20

@@ -88,6 +88,10 @@ def train(
     require_windows(dataset, config.context_length)
     config = resolved_vocabulary(config, dataset.vocab_size)
     numerics = stopped_numerics(out) if resume else None
+    if numerics is not None and device not in (None, numerics.device):
+        raise BlocklabError(
+            f"--device {device}: the stopped run trains on {numerics.device} and goes on there"
+        )
     if numerics is None:
         # Alone on the machine, a run may take all of torch's threads.
         numerics = self_tested(
@@ -95,7 +99,7 @@ def train(
             training,
             dataset,
             threads=torch.get_num_threads(),
-            devices=None if device is None else [usable_device(device).type],
+            devices=None if device is None else [str(usable_device(device))],
         )
     spec = RunSpec(
         model=config,

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from blocklab.generation.cache import KeyValueCache
+from blocklab.model.compiling import for_every_model
 from blocklab.model.layers import Layer
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import CausalAttention
@@ -59,6 +60,10 @@ class CompiledReading:
 
     def logits(self, token: Tensor, cache: KeyValueCache) -> Tensor:
         """(1, 1) -> (1, vocab_size). The cache holds the token afterwards."""
+        with for_every_model():
+            return self._logits(token, cache)
+
+    def _logits(self, token: Tensor, cache: KeyValueCache) -> Tensor:
         model, start = self._model, cache.length
         places = torch.tensor([start], device=token.device)
         x = model.embedded(token, places)  # (1, 1, d_model)

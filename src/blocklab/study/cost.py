@@ -33,21 +33,21 @@ def cost_of(folder: Path) -> Cost | None:
         return None
 
 
+def spent() -> Cost:
+    """By this process so far, and by those it started that have ended."""
+    own, others = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return Cost(own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime)
+
+
 @contextmanager
-def counted(folder: Path) -> Iterator[None]:
-    """Add what is spent inside to the folder's cost, by this process and those that ended."""
-    own, others = (_spent(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+def counted(folder: Path, began: Cost | None = None) -> Iterator[None]:
+    """Add to the folder's cost what is spent inside, or since `began`."""
+    start = began or spent()
     try:
         yield
     finally:
-        before = cost_of(folder) or Cost()
-        now = Cost(
-            before.main + _spent(resource.RUSAGE_SELF) - own,
-            before.workers + _spent(resource.RUSAGE_CHILDREN) - others,
+        before, now = cost_of(folder) or Cost(), spent()
+        total = Cost(
+            before.main + now.main - start.main, before.workers + now.workers - start.workers
         )
-        write_atomically(folder / FILE, json.dumps(asdict(now), indent=1).encode())
-
-
-def _spent(who: int) -> float:
-    used = resource.getrusage(who)
-    return used.ru_utime + used.ru_stime
+        write_atomically(folder / FILE, json.dumps(asdict(total), indent=1).encode())

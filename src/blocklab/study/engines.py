@@ -1,4 +1,4 @@
-"""Where runs are trained: a pool of single-threaded processes on this machine.
+"""Where runs are trained: a pool of processes on this machine.
 
 The unit that travels is one run, a record and a folder; nothing else is shared but the token files
 on disk.

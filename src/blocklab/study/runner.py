@@ -13,7 +13,7 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
-from blocklab.study.cost import Cost, cost_of, counted
+from blocklab.study.cost import Cost, cost_of, counted, spent
 from blocklab.study.course import Known, all_courses, courses, missing_runs
 from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look, tuned_windows
@@ -26,7 +26,8 @@ from blocklab.study.rungs import ladders
 from blocklab.study.study import Study
 from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.study.timing import Say, with_numerics, with_timed_widths
-from blocklab.training.devices import PROCESSOR
+from blocklab.training.devices import PROCESSOR, usable_device
+from blocklab.training.memory import give_back_freed_memory
 from blocklab.training.recall import answers_of, require_answers
 from blocklab.training.run import CHECKPOINT_SECONDS
 
@@ -80,9 +81,12 @@ def prepare_study(
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
     study = with_numerics(study, plan(study, text, fingerprints), dataset)
+    if study.numerics is not None:
+        usable_device(study.numerics.device)
     if study.match == "time":
         study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
     planned = plan(study, text, fingerprints)
+    give_back_freed_memory()
     if "recall" in study.metrics:
         _require_answers(planned, dataset)
     checked = [_checked(cell) for part in planned.whole for cell in part.cells]
@@ -127,6 +131,7 @@ def train_study(
     Finished runs of the study in `reuse` are copied, not trained again.
     """
     path = Path(folder)
+    began = spent()
     if reuse is not None:
         study = StudyFolder(reuse).continued_by(study)
     ready = prepare_study(study, path, plugins=plugins, say=say)
@@ -138,7 +143,7 @@ def train_study(
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
-        with counted(path):
+        with counted(path, began):
             training.run(workers or usual_workers(ready.plan))
         return collected(ready.plan, circumstances, place)
 

@@ -12,9 +12,11 @@ from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.record import with_changes
+from blocklab.study.engines import default_workers
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
+from blocklab.training.devices import PROCESSOR
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
 from blocklab.training.trainer import Trainer, self_tested
@@ -50,7 +52,13 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
         return study
     base = planned.arms[0]
     training = base.training.at(base.training.learning_rates[0])
-    found = self_tested(base.config, training, dataset, n_runs=study.looks[0])
+    found = self_tested(
+        base.config,
+        training,
+        dataset,
+        n_runs=study.looks[0],
+        at_once=lambda device: default_workers(1, accelerated=device != PROCESSOR),
+    )
     return with_changes(study, {"numerics": found.plain()})
 
 

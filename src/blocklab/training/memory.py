@@ -40,15 +40,21 @@ def keep_freed_memory() -> None:
         mallopt(_MMAP_THRESHOLD, _SURELY_ACCEPTED)
 
 
+def give_back_freed_memory() -> None:
+    """What was kept goes back to the system, where the system can take it."""
+    trim = _of_the_c_library("malloc_trim")
+    if trim is not None:
+        trim(0)
+
+
 def start_measuring_memory(device: str = PROCESSOR) -> None:
     """Forget the peak so far. Only Linux can, and CUDA of its own memory; elsewhere the peak is
     the whole process's.
     """
     if torch.device(device).type == "cuda":
+        torch.cuda.init()  # type: ignore[no-untyped-call]
         torch.cuda.reset_peak_memory_stats(device)
-    trim = _of_the_c_library("malloc_trim")
-    if trim is not None:
-        trim(0)  # what an earlier run left free is not this one's
+    give_back_freed_memory()  # what an earlier run left free is not this one's
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

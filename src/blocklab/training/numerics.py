@@ -23,8 +23,11 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import Record
 from blocklab.training.config import TrainingConfig
-from blocklab.training.devices import PROCESSOR
+from blocklab.training.devices import PROCESSOR, names_of
 from blocklab.training.loss import default_chunk
+
+CHOICES = 2
+"""Raised whenever what is chosen from, or how fast it is, changes: older choices are made anew."""
 
 WORTH_MEASURING = 1e9
 """Floating-point operations of a step under which half precision cannot save anything notable."""
@@ -36,6 +39,9 @@ WORTH_ANOTHER_CHUNK = 1.05
 
 WORTH_TRYING_TO_COMPILE = 120.0
 """Seconds of training a run under which a compiler, half a minute at first, cannot pay."""
+
+HOPELESS = 10.0
+"""How many times slower a first step is than a warm one elsewhere where no more are tried."""
 
 SECONDS = 5.0
 """What a self-test may take."""
@@ -53,7 +59,7 @@ class Numerics(Record):
     compile: bool = False
     """Whether the blocks are compiled for training. Every run pays for it once."""
     chunk: int | None = Field(None, gt=0)
-    """Rows of logits that the loss holds at once; null is the rule of `loss.default_chunk`."""
+    """Rows of logits that the loss holds at most; null is the rule of `loss.default_chunk`."""
     threads: int = Field(1, gt=0)
     """Of a training step and an evaluation."""
 
@@ -91,6 +97,7 @@ def chosen(
     n_runs: int = 1,
     threads: int = 1,
     devices: Sequence[str] = (PROCESSOR,),
+    at_once: Callable[[str], int] = lambda device: 1,
 ) -> Numerics:
     """The fastest numerics for training this model here, measured once a machine and model.
 
@@ -105,14 +112,20 @@ def chosen(
         return Numerics(device=devices[0])
     root, _ = writable_cache(cache)
     steps = training.n_steps(config.context_length) or 0
-    situation = _situation(config, training, steps, n_runs, threads, *devices)
+    where: tuple[int | str, ...] = (
+        threads,
+        *devices,
+        *map(at_once, devices),
+        *names_of(tuple(devices)),
+    )
+    situation = _situation(config, training, steps, n_runs, *where)
     entry = root / "numerics" / f"{situation}.json"
     known = read_json(entry)
     if known is not None:
         return Numerics.parse(known, at=str(entry))
     rows = training.batch_size * config.context_length // training.accumulation
     seconds_of = timer()
-    found = fastest(seconds_of, rows, config.rows, threads, devices)
+    found = fastest(seconds_of, rows, config.rows, threads, devices, at_once)
     long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
     if long and not config.routes:
         found = compiled_if_worth_it(found, timer, steps, n_runs)
@@ -126,12 +139,13 @@ def fastest(
     vocab_size: int,
     threads: int = 1,
     devices: Sequence[str] = (PROCESSOR,),
+    at_once: Callable[[str], int] = lambda device: 1,
     budget: float = SECONDS,
 ) -> Numerics:
     """Float32, or half precision where it is at least `WORTH_CHANGING` times faster; then half the
     threads, and half of those, while fewer are not slower; then the chunk of the loss, where half
     or twice the usual one is `WORTH_ANOTHER_CHUNK` times faster. All of it on each device, of
-    which the one with the fastest step is taken.
+    which the one is taken that makes most steps a second, `at_once` runs side by side.
 
     Candidates take turns, and each counts by its best; no round begins after `budget` seconds,
     which every device has for itself.
@@ -139,21 +153,25 @@ def fastest(
     Args:
         rows: positions that the loss is taken over at once.
         threads: the most that may be taken; beside an accelerator one is enough.
-        devices: the first must be able to train the model.
+        devices: accelerators are tried first; a processor that is hopeless beside them is left
+            out, and so is whatever cannot train this model. Raises what the last one raised where
+            none can.
     """
-    first, *others = devices
-    found, best = _fastest_on(
-        Numerics(device=first, threads=threads), seconds_of, rows, vocab_size, budget
-    )
-    for device in others:
+    found: Numerics | None = None
+    least, failure = math.inf, Exception()
+    for device in sorted(devices, key=lambda name: name == PROCESSOR):
+        start = Numerics(device=device, threads=threads if device == PROCESSOR else 1)
         try:
-            other, seconds = _fastest_on(
-                Numerics(device=device), seconds_of, rows, vocab_size, budget
-            )
-        except Exception:  # out of memory, an operator that it lacks
+            if found is not None and seconds_of(start) / at_once(device) > HOPELESS * least:
+                continue
+            other, seconds = _fastest_on(start, seconds_of, rows, vocab_size, budget)
+        except Exception as error:  # out of memory, an operator that it lacks
+            failure = error
             continue
-        if seconds < best:
-            found, best = other, seconds
+        if seconds / at_once(device) < least:
+            found, least = other, seconds / at_once(device)
+    if found is None:
+        raise failure
     return found
 
 
@@ -234,7 +252,9 @@ def _situation(
     """
     recipe = (training.batch_size, training.accumulation, steps, n_runs)
     machine = (platform.machine(), _processor(), torch.__version__, *where)
-    return digest("numerics", *machine, json.dumps(config.plain(), sort_keys=True), *recipe)
+    return digest(
+        "numerics", CHOICES, *machine, json.dumps(config.plain(), sort_keys=True), *recipe
+    )
 
 
 def _processor() -> str:

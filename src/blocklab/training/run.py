@@ -33,6 +33,7 @@ from blocklab.training.checkpoint import (
     save_checkpoint,
 )
 from blocklab.training.config import TrainingConfig
+from blocklab.training.devices import usable_device
 from blocklab.training.inspection import Insides, Inspection, summarised_looks
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
@@ -153,6 +154,7 @@ def train_run(
     done = finished(folder)
     if done is not None:
         return done
+    usable_device(spec.numerics.device)
     folder.mkdir(parents=True, exist_ok=True)
     start_measuring_memory(spec.numerics.device)
     trainer = Trainer(

@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
 from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
+from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
@@ -26,9 +28,9 @@ from blocklab.training.config import TrainingConfig
 from blocklab.training.devices import (
     PROCESSOR,
     available_devices,
+    random_numbers,
     usable_device,
     wait_for,
-    with_random_numbers,
 )
 from blocklab.training.inspection import Inspection
 from blocklab.training.loss import Loss, linear_cross_entropy
@@ -94,8 +96,9 @@ class Trainer:
     `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
     `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
     tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
-    null is what a self-test of a few seconds found fastest for this model on this machine, with
-    torch's threads or fewer; steps and evaluations take the threads that it says.
+    null is what a self-test of a few seconds found fastest for this model on this machine's
+    processor, with torch's threads or fewer; steps and evaluations take the threads that it says.
+    `Numerics(device="cuda")` trains on an accelerator; the model is then there.
     Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
     """
 
@@ -123,14 +126,18 @@ class Trainer:
         require_windows(self.dataset, context)
         # Before there is a model: the self-test has one of its own.
         self.numerics = numerics or self_tested(
-            self.config, self.training, self.dataset, threads=torch.get_num_threads()
+            self.config,
+            self.training,
+            self.dataset,
+            threads=torch.get_num_threads(),
+            devices=(PROCESSOR,),
         )
         # Drawn on the processor: the same values wherever it is trained.
         self.model = Transformer(self.config, seed=stream_seed(seed, "model", draw))
         self.windows = TrainingWindows(self.dataset.train, context, self.training.batch_size, seed)
         swept = self.dataset.validation[: self.training.validation_tokens]
         self.validation = ValidationWindows(swept, context)
-        self._settle()
+        self._settle(self.numerics.device)
         self.total_steps = self.training.n_steps(context)
         self.steps_done = 0
         self.train_seconds = 0.0
@@ -139,10 +146,10 @@ class Trainer:
         self.diverged: Divergence | None = None
         self._compiled: Callable[[Tensor], Tensor] | None = None
 
-    def _settle(self) -> None:
-        """Put the model where the numerics say, with an optimiser that has seen nothing."""
-        self.device = usable_device(self.numerics.device)
-        self.model.to(self.device)
+    def _settle(self, device: str) -> None:
+        """Put the model there, with no gradients and an optimiser that has seen nothing."""
+        self.device = usable_device(device)
+        self.model.to(self.device).zero_grad()
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
@@ -161,8 +168,7 @@ class Trainer:
         self.model.train()
         inputs, targets = self._moved(*self.windows.batch(self.steps_done))  # each (B, T)
         looking = StepInspection(self.model, inputs) if self._inspects() else None
-        with torch.random.fork_rng(devices=with_random_numbers(self.device)):
-            torch.manual_seed(stream_seed(self.seed, "dropout", self.steps_done))
+        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
             loss, log_z = self._backward(inputs, targets)
         if looking is not None:
             looking.before_update()
@@ -249,7 +255,7 @@ class Trainer:
             strict=True,
         ):
             with self.numerics.computing(), watched_routing() as routing:
-                hidden = self._features()(x).flatten(0, 1)  # (B * T, d_model)
+                hidden = self._features(x).flatten(0, 1)  # (B * T, d_model)
             part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
             # Experts are kept in balance by a loss of their own, which no reported loss includes.
             balance = weighted_balancing_loss(routing)
@@ -273,26 +279,26 @@ class Trainer:
             chunk=self.numerics.chunk,
         )
 
-    def _features(self) -> Callable[[Tensor], Tensor]:
+    def _features(self, tokens: Tensor) -> Tensor:
         """The model up to its head, compiled once where the numerics say so."""
         if not self.numerics.compile:
-            return self.model.features
+            return self.model.features(tokens)
         if self._compiled is None:
             self._compiled = torch.compile(self.model.features, dynamic=False)
-        return self._compiled
+        with for_every_model():
+            return self._compiled(tokens)
 
-    def seconds_of_a_step(self, numerics: Numerics) -> float:
-        """One further step in these numerics: processor time of one thread, otherwise wall time.
+    def seconds_of_a_step(self, numerics: Numerics, *, wall: bool = False) -> float:
+        """One further step in these numerics: processor time, or with `wall` wall time.
 
-        What else the machine does is no part of the former; of several threads some may wait. On
-        another device than the one before, the optimiser begins anew.
+        What else the machine does is no part of the former; of several threads some may wait, and
+        an accelerator works beside the processor. On another device than the one before, the
+        optimiser begins anew.
         """
-        moves = numerics.device != self.numerics.device
+        if numerics.device != self.numerics.device:
+            self._settle(numerics.device)
         self.numerics = numerics
-        if moves:
-            self._settle()
-        alone = numerics.threads == 1 and numerics.device == PROCESSOR
-        clock = time.process_time if alone else time.perf_counter
+        clock = time.perf_counter if wall else time.process_time
         began = clock()
         self.step()
         wait_for(self.device)
@@ -327,19 +333,25 @@ def self_tested(
     n_runs: int = 1,
     threads: int = 1,
     devices: Sequence[str] | None = None,
+    at_once: Callable[[str], int] = lambda device: 1,
 ) -> Numerics:
     """The numerics that are fastest for `n_runs` trainings of this model here.
 
-    `devices` are those to choose from; null means whatever is there. See `numerics.chosen`.
+    `devices` are those to choose from; null means whatever is there, `at_once` how many runs each
+    will train side by side. See `numerics.chosen`.
     """
 
     def timer() -> SecondsOf:
         recipe = with_changes(training, {"inspect_every": None})
         numerics = Numerics(device=there[0])
-        return Trainer(config, corpus=dataset, training=recipe, numerics=numerics).seconds_of_a_step
+        trainer = Trainer(config, corpus=dataset, training=recipe, numerics=numerics)
+        # One clock for all that are compared.
+        return partial(trainer.seconds_of_a_step, wall=threads > 1 or there != (PROCESSOR,))
 
     there = tuple(devices or available_devices())
-    return chosen(config, training, timer, n_runs=n_runs, threads=threads, devices=there)
+    return chosen(
+        config, training, timer, n_runs=n_runs, threads=threads, devices=there, at_once=at_once
+    )
 
 
 def named_parameters(model: Transformer) -> list[NamedParameter]:
