@@ -1,7 +1,8 @@
 """The training loop: one step, many steps, an evaluation.
 
 A run is a pure function of its records and its seed: batches depend on (seed, step) alone, dropout
-has a stream of its own for every step, and evaluating moves neither.
+has a stream of its own for every step, and evaluating moves neither. An accelerator may add in
+another order each time, and is then that only up to rounding.
 """
 
 import math
@@ -289,16 +290,17 @@ class Trainer:
             return self._compiled(tokens)
 
     def seconds_of_a_step(self, numerics: Numerics, *, wall: bool = False) -> float:
-        """One further step in these numerics: processor time, or with `wall` wall time.
+        """One further step in these numerics: processor time of one thread, otherwise wall time.
 
-        What else the machine does is no part of the former; of several threads some may wait, and
-        an accelerator works beside the processor. On another device than the one before, the
-        optimiser begins anew.
+        What else the machine does is no part of the former, but of several threads some may wait,
+        and an accelerator works beside the processor. `wall` asks for wall time in any case, to
+        compare with those. On another device than the one before, the optimiser begins anew.
         """
         if numerics.device != self.numerics.device:
             self._settle(numerics.device)
         self.numerics = numerics
-        clock = time.perf_counter if wall else time.process_time
+        alone = numerics.threads == 1 and numerics.device == PROCESSOR
+        clock = time.process_time if alone and not wall else time.perf_counter
         began = clock()
         self.step()
         wait_for(self.device)
