@@ -1,7 +1,8 @@
 """What a training step costs here in time and memory, and the widths at which variants cost alike.
 
-Time is the processor's, of one thread, the least of a few rounds in which the arms take turns:
-what else runs on the machine, or its clock that changes, then meets all of them alike.
+Time is the processor's, of one thread (otherwise the wall's), the least of a few rounds in which
+the arms take turns: what else runs on the machine, or its clock that changes, then meets all of
+them alike.
 """
 
 import gc
