@@ -67,7 +67,7 @@ class Numerics(Record):
         """Around a training's forward pass: its products are taken in `dtype`."""
         if self.dtype == "float32":
             return nullcontext()
-        return torch.autocast(self.device, torch.bfloat16)
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16)
 
     def narrowed(self, hidden: Tensor) -> Tensor:
         """What the head's products start from."""
