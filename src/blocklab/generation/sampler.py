@@ -98,7 +98,7 @@ def sample_tokens(
     context ends. The model computes without dropout, and its mode stays as it was.
 
     `compiled` reads each new token by compiled code, for one sequence without padding on a
-    processor; null does so where that saves more time than compiling takes (see `COMPILED_FROM`), and
+    processor; null does so where that saves more time than compiling takes (`COMPILED_FROM`), and
     goes on without where nothing can be compiled. Logits then differ in their rounding.
 
     Raises BlocklabError, at once, for arguments that do not fit.
