@@ -32,6 +32,18 @@ def trainer(numerics, **changes):
     return Trainer(config(**changes), corpus=tokens(), training=recipe, numerics=numerics)
 
 
+def run_of(data, device):
+    """The run that a trainer makes, on another device."""
+    return RunSpec(
+        model=data.config,
+        training=data.training,
+        data={"corpus": "tokens"},
+        data_fingerprint="",
+        seed=0,
+        numerics=Numerics(device=device),
+    )
+
+
 @on_each_accelerator
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_training_there_is_training_here(device, dtype):
@@ -61,14 +73,7 @@ def test_dropout_there_leaves_every_global_generator_alone(device):
 @on_each_accelerator
 def test_a_run_there_is_stopped_goes_on_and_is_read_here(device, tmp_path):
     data = trainer(Numerics())
-    spec = RunSpec(
-        model=data.config,
-        training=data.training,
-        data={"corpus": "tokens"},
-        data_fingerprint="",
-        seed=0,
-        numerics=Numerics(device=device),
-    )
+    spec = run_of(data, device)
     stops = iter([False, False, True])
     with pytest.raises(Stopped):
         train_run(spec, tmp_path / "a", data.dataset, should_stop=lambda: next(stops))
@@ -139,14 +144,7 @@ def test_a_study_takes_the_device_that_trains_most_runs():
 
 def test_a_run_for_a_device_that_is_not_there_is_refused_before_it_begins(tmp_path):
     data = trainer(Numerics())
-    spec = RunSpec(
-        model=data.config,
-        training=data.training,
-        data={"corpus": "tokens"},
-        data_fingerprint="",
-        seed=0,
-        numerics=Numerics(device="tpu"),
-    )
+    spec = run_of(data, "tpu")
     with pytest.raises(BlocklabError, match="device 'tpu': not there"):
         train_run(spec, tmp_path / "a", data.dataset)
     assert not (tmp_path / "a").exists()
