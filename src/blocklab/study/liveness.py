@@ -105,10 +105,10 @@ def require_differences(plan: Plan) -> tuple[Difference, ...]:
     explains; when a part is not called, gets no gradient, sees the future or does not do what its
     kind says; when the optimiser misses a parameter; when the loss at step 0 is above ln V + 1.
     """
-    # A part that a user wrote again is the same part, whoever multiplies.
     # Threads that wait for one another on busy cores made it 30 times slower (measured).
     largest = max(count(arm.config).total for arm in plan.arms)
     threads = 1 if largest < SMALL else torch.get_num_threads()
+    # A part that a user wrote again is the same part, whoever multiplies.
     with using_threads(threads), in_plain_torch():
         return tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
 
