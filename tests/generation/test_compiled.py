@@ -15,7 +15,9 @@ import blocklab as bl
 from blocklab.errors import BlocklabError
 from blocklab.generation import compiled, sampler
 from blocklab.generation.cache import KeyValueCache
+from blocklab.model import compiling
 from blocklab.model.config import ModelConfig
+from blocklab.parts import few_rows
 from tests.model.strategies import CONTEXT, configs, random_tokens, randomized
 
 NO_SHRINKING = (Phase.explicit, Phase.generate)  # tracing takes seconds
@@ -35,35 +37,38 @@ def only_traced(monkeypatch):
         made.append(graph)
         return graph.forward
 
-    monkeypatch.setattr(
-        compiled, "_compiled", lambda f: torch.compile(f, fullgraph=True, backend=as_it_stands)
-    )
+    monkeypatch.setattr(compiling, "_compiled", as_it_stands)
+    monkeypatch.setattr(compiled, "_codes", {})
     return made
 
 
 @pytest.fixture
 def traced(monkeypatch):
-    torch.compiler.reset()
-    yield only_traced(monkeypatch)
-    torch.compiler.reset()
+    return only_traced(monkeypatch)
 
 
 @some_configs
-@given(configs(), st.integers(1, 4))
-def test_the_logits_are_the_models_in_every_combination(config: ModelConfig, length: int) -> None:
-    model, tokens = randomized(config), random_tokens(batch=1)
+@given(configs(), st.integers(1, 4), st.sampled_from([1, 2, few_rows.BY_SUMS + 1]), st.booleans())
+def test_the_logits_are_the_models_in_every_combination(
+    config: ModelConfig, length: int, n_sequences: int, padded: bool
+) -> None:
+    model, tokens = randomized(config), random_tokens(batch=n_sequences)
     assume(compiled.compilable(model))
-    torch.compiler.reset()
+    mask = torch.ones_like(tokens)
+    mask[0, : length - 1] = 0
     with pytest.MonkeyPatch.context() as patch, torch.no_grad():
         only_traced(patch)
-        cache, other = (KeyValueCache.of(model, 1, CONTEXT) for _ in range(2))
-        model(tokens[:, :length], cache=cache)
-        model(tokens[:, :length], cache=other)
-        reading = compiled.CompiledReading(model)
+        cache, other = (KeyValueCache.of(model, n_sequences, CONTEXT) for _ in range(2))
+        prompt = tokens[:, :length], mask[:, :length] if padded else None
+        model(*prompt, cache=cache)
+        model(*prompt, cache=other)
+        reading = compiled.CompiledReading(model, n_sequences)
         for place in range(length, CONTEXT):
             new = tokens[:, place : place + 1]
-            expected = model(new, cache=other)[:, -1]
-            torch.testing.assert_close(reading.logits(new, cache), expected, rtol=1e-9, atol=1e-10)
+            seen = mask[:, : place + 1] if padded else None
+            expected = model(new, seen, cache=other)[:, -1]
+            found = reading.logits(new, cache, seen)
+            torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
     assert cache.complete and cache.length == CONTEXT
 
 
@@ -75,10 +80,48 @@ def test_layers_built_alike_caches_and_places_share_what_was_compiled(traced):
 
 
 @pytest.mark.usefixtures("traced")
-def test_the_text_is_the_one_that_is_written_without():
+@pytest.mark.parametrize("n_sequences", [1, few_rows.BY_SUMS, few_rows.BY_SUMS + 1])
+def test_the_text_is_the_one_that_is_written_without(n_sequences):
     model = bl.Transformer(SMALL, seed=0)
-    plain = bl.generate(model, PROMPT, max_new_tokens=140, compiled=False)
-    assert torch.equal(bl.generate(model, PROMPT, max_new_tokens=140, compiled=True), plain)
+    prompt, mask = random_tokens(n_sequences, 3), torch.ones(n_sequences, 3, dtype=torch.long)
+    mask[-1, :2] = 0
+    for padding in (None, mask):
+        plain, ours = (
+            bl.generate(model, prompt, max_new_tokens=140, attention_mask=padding, compiled=way)
+            for way in (False, True)
+        )
+        assert torch.equal(ours, plain)
+
+
+def test_a_part_that_was_changed_by_hand_has_code_of_its_own(traced):
+    model = bl.Transformer(SMALL.with_changes({"n_layers": 4}), seed=0)
+    model.blocks[2].attention.scale *= 2
+    model.blocks[3].register_forward_hook(lambda module, inputs, y: -y)
+    plain, ours = (
+        bl.generate(model, PROMPT, max_new_tokens=20, compiled=way) for way in (False, True)
+    )
+    assert torch.equal(ours, plain)
+    assert len(traced) == 4  # three kinds of blocks, and the head
+
+
+def test_weights_that_were_trained_on_are_the_ones_that_are_read(traced):
+    model = bl.Transformer(SMALL, seed=0)
+    before = bl.generate(model, PROMPT, max_new_tokens=20, compiled=True)
+    n_codes = len(traced)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(-1)
+    after = bl.generate(model, PROMPT, max_new_tokens=20, compiled=True)
+    assert torch.equal(after, bl.generate(model, PROMPT, max_new_tokens=20, compiled=False))
+    assert not torch.equal(before, after)
+    assert len(traced) == n_codes
+
+
+def test_under_autocast_nothing_is_compiled_that_would_ignore_it():
+    model = bl.Transformer(SMALL, seed=0)
+    assert compiled.compilable(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert not compiled.compilable(model)
 
 
 def test_compiling_pays_for_many_tokens_of_a_large_model():
@@ -93,30 +136,25 @@ def test_compiling_pays_for_many_tokens_of_a_large_model():
     "changes",
     [
         {"block.feed_forward": {"kind": "experts", "n_experts": 2, "n_active": 1, "d_ff": 8}},
-        {"tokens": PROMPT.repeat(2, 1)},
-        {"attention_mask": torch.tensor([[0, 1, 1]])},
         {"use_cache": False},
     ],
-    ids=["experts", "two sequences", "padding", "no cache"],
+    ids=["experts", "no cache"],
 )
 def test_what_cannot_be_compiled_is_refused_before_the_first_token(changes, monkeypatch):
     monkeypatch.setattr(compiled, "COMPILED_FROM", 0)
-    given_to = {"tokens", "attention_mask", "use_cache"}
-    model = bl.Transformer(
-        SMALL.with_changes({k: v for k, v in changes.items() if k not in given_to}), seed=0
-    )
-    arguments = {"tokens": PROMPT} | {k: v for k, v in changes.items() if k in given_to}
-    tokens = arguments.pop("tokens")
-    with pytest.raises(BlocklabError, match="only one sequence at a time"):
-        sampler.sample_tokens(model, tokens, max_new_tokens=2, compiled=True, **arguments)
-    bl.generate(model, tokens, max_new_tokens=2, **arguments)
+    arguments = {k: changes.pop(k) for k in tuple(changes) if k == "use_cache"}
+    model = bl.Transformer(SMALL.with_changes(changes), seed=0)
+    with pytest.raises(BlocklabError, match="compiled code writes with a cache only"):
+        sampler.sample_tokens(model, PROMPT, max_new_tokens=2, compiled=True, **arguments)
+    bl.generate(model, PROMPT, max_new_tokens=2, **arguments)
 
 
 def test_without_a_compiler_text_is_written_as_ever_and_whoever_insists_is_told(monkeypatch):
     def broken(*_: object) -> torch.Tensor:
         raise RuntimeError("no g++ here")
 
-    monkeypatch.setattr(compiled, "_compiled", lambda function: broken)
+    monkeypatch.setattr(compiling, "_compiled", broken)
+    monkeypatch.setattr(compiled, "_codes", {})
     monkeypatch.setattr(compiled, "COMPILED_FROM", 0)
     model = bl.Transformer(SMALL, seed=0)
     plain = bl.generate(model, PROMPT, max_new_tokens=9, compiled=False)
@@ -127,16 +165,20 @@ def test_without_a_compiler_text_is_written_as_ever_and_whoever_insists_is_told(
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing here can compile")
+@pytest.mark.parametrize("n_sequences", [1, few_rows.BY_SUMS, few_rows.BY_SUMS + 1])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_machine_code_is_as_exact_as_the_model_as_it_is(dtype: torch.dtype) -> None:
-    model, tokens = bl.Transformer(SMALL, seed=0).to(dtype).eval(), random_tokens(1, 40)
+def test_machine_code_is_as_exact_as_the_model_as_it_is(
+    dtype: torch.dtype, n_sequences: int
+) -> None:
+    model, tokens = bl.Transformer(SMALL, seed=0).to(dtype).eval(), random_tokens(n_sequences, 40)
     exact = copy.deepcopy(model).double()
-    reading, cache = compiled.CompiledReading(model), KeyValueCache.of(model, 1, 40)
+    reading = compiled.CompiledReading(model, n_sequences)
+    cache = KeyValueCache.of(model, n_sequences, 40)
     with torch.no_grad():
         model(tokens[:, :5], cache=cache)
         found = [reading.logits(tokens[:, i : i + 1], cache) for i in range(5, 40)]
         errors = [
-            (logits.double() - exact(tokens)[0, 5:]).pow(2).mean().sqrt()
-            for logits in (torch.cat(found), model(tokens)[0, 5:])
+            (logits.double() - exact(tokens)[:, 5:]).pow(2).mean().sqrt()
+            for logits in (torch.stack(found, 1), model(tokens)[:, 5:])
         ]
     assert errors[0] <= 1.2 * errors[1]

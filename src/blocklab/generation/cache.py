@@ -80,7 +80,6 @@ class LayerBuffers:
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
-        self._first: tuple[Tensor, Tensor] | None = None  # sequence's keys and values
 
     def make_room(self, keys: Tensor, values: Tensor) -> None:
         """Buffers for `room` tokens, otherwise shaped like these.
@@ -89,7 +88,7 @@ class LayerBuffers:
         cache serves every other.
         """
         self.keys, self.values = (
-            like.new_zeros((len(like), self.room, like.shape[1], like.shape[3])).transpose(1, 2)
+            like.new_zeros((self.room, *like.shape[:2], like.shape[3])).permute(1, 2, 0, 3)
             for like in (keys, values)
         )
 
@@ -111,19 +110,16 @@ class LayerBuffers:
         )
 
     def slot(self) -> tuple[Tensor, Tensor, int]:
-        """Keys and values that one new token of one sequence will see, and its own place in them.
+        """Keys and values that one new token of each sequence will see, and its place in them.
 
-        Views (n_kv_heads, S, head_dim) into the buffers, where its own are still to be written.
+        Views (B, n_kv_heads, S, head_dim) into the buffers, where its own are still to be written.
         """
         start, end = self._counted(1)
-        if self._first is None:
-            assert self.keys is not None
-            assert self.values is not None
-            self._first = self.keys[0], self.values[0]
-        keys, values = self._first
-        if end < self.room:
-            keys, values = keys[:, :end], values[:, :end]
-        return keys, values, start % self.room
+        assert self.keys is not None
+        assert self.values is not None
+        if end >= self.room:
+            return self.keys, self.values, start % self.room
+        return self.keys[:, :, :end], self.values[:, :, :end], start
 
     def _counted(self, n_tokens: int) -> tuple[int, int]:
         """Slots of the first new token and after the last."""

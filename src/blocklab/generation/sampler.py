@@ -97,9 +97,9 @@ def sample_tokens(
     sequence that has met one of `stop_ids` repeats it. `past_context` says what to do where the
     context ends. The model computes without dropout, and its mode stays as it was.
 
-    `compiled` reads each new token by compiled code, for one sequence without padding on a
-    processor; null does so where that saves more time than compiling takes (`COMPILED_FROM`), and
-    goes on without where nothing can be compiled. Logits then differ in their rounding.
+    `compiled` reads new tokens by compiled code, on a processor; null does so where that saves more
+    time than compiling takes (`COMPILED_FROM`), and goes on without where nothing can be compiled.
+    Logits then differ in their rounding.
 
     Raises BlocklabError, at once, for arguments that do not fit.
     """
@@ -155,14 +155,15 @@ class _Reader:
 
     def compile(self, *, required: bool) -> None:
         """Read new tokens by compiled code: if it pays, or because it was asked for."""
-        alone = len(self.tokens) == 1 and self.mask is None and self.cache is not None
-        if required and not (alone and compilable(self.model)):
+        cached = self.cache is not None
+        if required and not (cached and compilable(self.model)):
             raise BlocklabError(
-                "only one sequence at a time, without padding and with a cache, is written by "
-                "compiled code, on a processor and by standard attention without experts"
+                "compiled code writes with a cache only, on a processor, by standard attention "
+                "without experts and without autocast"
             )
-        if alone and (required or worth_compiling(self.model, self.new_tokens)):
-            self.compiled, self.must_compile = CompiledReading(self.model), required
+        if cached and (required or worth_compiling(self.model, self.new_tokens)):
+            self.compiled = CompiledReading(self.model, len(self.tokens))
+            self.must_compile = required
 
     def append(self, ids: Tensor) -> None:
         self.tokens = torch.cat((self.tokens, ids[:, None]), dim=1)
@@ -189,7 +190,7 @@ class _Reader:
         new = self.tokens[:, cache.length :]
         if self.compiled is not None and cache.length:
             try:
-                return self.compiled.logits(new, cache)
+                return self.compiled.logits(new, cache, self.mask)
             except Exception as error:  # whatever a compiler raises on a machine without one
                 if self.must_compile:
                     raise BlocklabError(f"nothing can be compiled here: {error}") from error

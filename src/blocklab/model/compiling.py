@@ -1,11 +1,18 @@
-"""Compiled code for as many models as a process meets."""
+"""Compiled code: for as many models as a process meets, and for single functions of tensors."""
 
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor, fx, nn
 
 MOST = 256
 """Kinds of models, dtypes and threads that one function is compiled for."""
+
+Code: TypeAlias = Callable[..., Sequence[Tensor]]
+"""Takes the tensors one by one and gives all results."""
 
 
 def for_every_model() -> AbstractContextManager[object]:
@@ -16,3 +23,89 @@ def for_every_model() -> AbstractContextManager[object]:
     """
     patch: AbstractContextManager[object] = torch._dynamo.config.patch(recompile_limit=MOST)
     return patch
+
+
+def machine_code(
+    function: Callable[..., Sequence[Tensor]],
+    inputs: Sequence[Tensor],
+    growing: Mapping[int, int] = MappingProxyType({}),
+) -> Code:
+    """The code of a function of tensors alone, without gradients, for inputs of these shapes.
+
+    `growing` names the inputs one of whose sizes may differ from call to call, and its dimension.
+    What else the function reads is fixed, and nothing is checked at a call: the inputs' dtypes,
+    shapes and strides must be these, and so must the number of threads. In return a call costs a
+    third of what one of `torch.compile` does. Raises whatever the compiler raises.
+    """
+    grows = torch.export.Dim.DYNAMIC
+    sizes = tuple({growing[i]: grows} if i in growing else None for i in range(len(inputs)))
+    # A tensor that was given twice would be one input for good; another time it may be two.
+    single = tuple(tensor.detach() for tensor in inputs)
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        program = torch.export.export(
+            _AsModule(function), single, dynamic_shapes=(sizes,), strict=False
+        )
+        graph = program.graph_module
+        # Tensors that the function made or met on its way stand before those that it was given.
+        met = [program.constants[name] for name in _names_of_constants(program)]
+        code = _compiled(
+            graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        )
+    return (lambda *given: code(*met, *given)) if met else code
+
+
+def _names_of_constants(program: torch.export.ExportedProgram) -> list[str]:
+    kinds = torch.export.graph_signature.InputKind
+    specs = program.graph_signature.input_specs
+    return [str(spec.target) for spec in specs if spec.kind != kinds.USER_INPUT]
+
+
+def _compiled(graph: fx.GraphModule, inputs: list[Any]) -> Code:
+    code: Code = torch._inductor.standalone_compile(
+        graph,
+        inputs,
+        dynamic_shapes="from_graph",
+        options={"config_patches": {"size_asserts": False}},
+    )
+    return code
+
+
+class _AsModule(nn.Module):
+    def __init__(self, function: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *inputs: Tensor) -> Sequence[Tensor]:
+        return self._function(*inputs)
+
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+
+def nature(module: nn.Module) -> tuple[object, ...]:
+    """All of a module that its code may depend on, but for the values of its tensors.
+
+    Two modules of one nature compute the same function of their inputs, parameters and buffers.
+    """
+    parts = tuple(
+        (name, type(part), *((k, _seen(v)) for k, v in vars(part).items() if k not in _TABLES))
+        for name, part in module.named_modules()
+    )
+    return parts, tuple((name, *layout(tensor)) for name, tensor in tensors_of(module).items())
+
+
+def _seen(value: object) -> object:
+    """Plain values by what they are, all others by which they are."""
+    return id(value) if isinstance(value, Tensor) else repr(value)
+
+
+def layout(tensor: Tensor, growing: int | None = None) -> tuple[object, ...]:
+    """What code knows of a tensor, one of whose sizes may grow."""
+    sizes = tuple(None if dim == growing else size for dim, size in enumerate(tensor.shape))
+    return sizes, tensor.stride(), tensor.dtype, tensor.device
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by their names, without gradients."""
+    named = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor.detach() for name, tensor in named}

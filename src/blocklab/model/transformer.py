@@ -102,7 +102,7 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """What the head reads: the stream (B, T, d_model) after the final norm."""
         start = cache.length if cache is not None else 0
-        real, places = self._places(tokens, attention_mask, start)
+        real, places = self.places(tokens, attention_mask, start)
         dropout = self.config.dropout if self.training else 0.0
         shared: dict[object, object] = {}
         x = self.embedded(tokens, places)
@@ -132,10 +132,14 @@ class Transformer(nn.Module):
         added = self.positions.embed(places)
         return x if added is None else x + added.to(x.dtype)
 
-    def _places(
+    def places(
         self, tokens: Tensor, attention_mask: Tensor | None, start: int
     ) -> tuple[Tensor | None, Tensor]:
-        """Which keys are real (B, S) or None, and the position of each query, (T,) or (B, T)."""
+        """Which keys are real (B, S) or None, and the position of each query, (T,) or (B, T).
+
+        Of tokens (B, T) that stand after `start` cached ones. Raises BlocklabError where they do
+        not fit the positions, the mask or the cached keys.
+        """
         n_keys = start + tokens.shape[1]
         if isinstance(self.positions, LearnedPositions) and n_keys > self.config.context_length:
             raise BlocklabError(

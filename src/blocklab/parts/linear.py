@@ -19,6 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from blocklab.parts import few_rows
+
 Products: TypeAlias = Literal["torch", "onednn"]
 """Which library multiplies matrices. Both are exact; float32 sums differ in their last bits."""
 
@@ -100,8 +102,8 @@ class Linear(nn.Linear):
     """x W^T + b, (..., d_in) -> (..., d_out); constructed and stored exactly as `nn.Linear`."""
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.compiler.is_compiling() and _is_a_row_on_a_processor(x):
-            return _row_by_sums(x, self.weight, self.bias)
+        if torch.compiler.is_compiling() and few_rows.are_traced():
+            return few_rows.product(x, self.weight, self.bias)
         if is_plain_torch() or torch.is_autocast_enabled("cpu"):
             return F.linear(x, self.weight, self.bias)
         packed = _active.get().get(self)
@@ -114,19 +116,6 @@ class Linear(nn.Linear):
         rows = x.reshape(-1, self.in_features).contiguous()
         y: Tensor = _OneDnnLinear.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return y.view(*x.shape[:-1], self.out_features)
-
-
-def _is_a_row_on_a_processor(x: Tensor) -> bool:
-    return x.device.type == "cpu" and x.numel() == x.shape[-1] and not torch.is_grad_enabled()
-
-
-def _row_by_sums(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """One row (…, d_in) for a compiler on a processor: it reads each weight once, where it lies."""
-    wide = torch.promote_types(x.dtype, torch.float32)
-    y = (weight.to(wide) * x.flatten().to(wide)).sum(-1)
-    if bias is not None:
-        y = y + bias
-    return y.to(x.dtype).view(*x.shape[:-1], -1)
 
 
 # For one row oneDNN asks for float32 weights as they are; the layout for more is faster there too.
@@ -153,6 +142,10 @@ class PackedWeights:
                 module: _packed(module.weight) for module in packable
             }
         self._tokens: list[Token[Mapping[nn.Module, Tensor]]] = []
+
+    def of(self, linear: nn.Module) -> Tensor | None:
+        """The copy of a linear map's weight, if there is one."""
+        return self._packed.get(linear)
 
     def __enter__(self) -> None:
         self._tokens.append(_active.set(self._packed))
