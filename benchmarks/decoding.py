@@ -52,8 +52,7 @@ def config() -> bl.ModelConfig:
 
 def ours(model: bl.Transformer) -> Write:
     def write(tokens: Tensor, new: int, written: Callable[[], None]) -> None:
-        alone = len(tokens) == 1
-        for _ in sample_tokens(model, tokens, max_new_tokens=new, compiled=alone):
+        for _ in sample_tokens(model, tokens, max_new_tokens=new, compiled=True):
             written()
 
     return write

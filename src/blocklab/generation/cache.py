@@ -119,7 +119,7 @@ class LayerBuffers:
         assert self.values is not None
         if end >= self.room:
             return self.keys, self.values, start % self.room
-        return self.keys[:, :, :end], self.values[:, :, :end], start
+        return self.keys.narrow(2, 0, end), self.values.narrow(2, 0, end), start
 
     def _counted(self, n_tokens: int) -> tuple[int, int]:
         """Slots of the first new token and after the last."""

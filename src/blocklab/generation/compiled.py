@@ -15,6 +15,7 @@ from torch.func import functional_call
 
 from blocklab.generation.cache import KeyValueCache
 from blocklab.model.compiling import Code, layout, machine_code, nature, tensors_of
+from blocklab.model.evaluation import evaluating
 from blocklab.model.layers import Layer
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import CausalAttention
@@ -56,7 +57,7 @@ def _attention(layer: Layer) -> Any:
 class CompiledReading:
     """Reads one token of each sequence, after those that a cache holds, and gives the next logits.
 
-    The weights must not change meanwhile.
+    As the model does in evaluation, whatever mode it is in. Its weights must stay where they are.
     """
 
     def __init__(self, model: Transformer, n_sequences: int) -> None:
@@ -109,7 +110,8 @@ class _Compiled:
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
         if self._code is None:
-            self._code = self._found(inputs)
+            with evaluating(self._module):
+                self._code = self._found(inputs)
         return self._code(*self._given, *inputs)[0]
 
     def _found(self, inputs: tuple[Tensor, ...]) -> Code:

@@ -173,10 +173,14 @@ class _Reader:
     @torch.no_grad()
     def next_logits(self) -> Tensor:
         """Logits (B, vocab_size) after the last token."""
-        with self.evaluating:
-            if self.cache is not None and self._cache_serves(self.cache):
-                return self._read_new(self.cache)
+        if self.cache is not None and not self._cache_serves(self.cache):
             self.cache = None
+        written = self._by_compiled_code()
+        if written is not None:
+            return written
+        with self.evaluating:
+            if self.cache is not None:
+                return self._read_new(self.cache)
             window = slice(-self.readable, None)
             mask = None if self.mask is None else self.mask[:, window]
             return self._last_logits(self.model.features(self.tokens[:, window], mask))
@@ -186,15 +190,21 @@ class _Reader:
         fits = end <= cache.capacity
         return fits and (not cache.length or self.model.keys_stay(cache.length, end, padded=padded))
 
+    def _by_compiled_code(self) -> Tensor | None:
+        """Once the prompt is in the cache, and where there is such code."""
+        if self.compiled is None or self.cache is None or not self.cache.length:
+            return None
+        try:
+            new = self.tokens[:, self.cache.length :]
+            return self.compiled.logits(new, self.cache, self.mask)
+        except Exception as error:  # whatever a compiler raises on a machine without one
+            if self.must_compile:
+                raise BlocklabError(f"nothing can be compiled here: {error}") from error
+            self.compiled = None
+            return None
+
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]
-        if self.compiled is not None and cache.length:
-            try:
-                return self.compiled.logits(new, cache, self.mask)
-            except Exception as error:  # whatever a compiler raises on a machine without one
-                if self.must_compile:
-                    raise BlocklabError(f"nothing can be compiled here: {error}") from error
-                self.compiled = None
         if self.new_tokens >= PACKED_FROM and cache.length and self.packed is None:
             self.packed = PackedWeights(self.model)
         with self.packed or nullcontext():
