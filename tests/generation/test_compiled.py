@@ -104,6 +104,17 @@ def test_a_part_that_was_changed_by_hand_has_code_of_its_own(traced):
     assert len(traced) == 4  # three kinds of blocks, and the head
 
 
+def test_code_is_not_used_where_another_length_would_go_another_way(traced, monkeypatch):
+    model = bl.Transformer(SMALL, seed=0)
+    model.blocks[1].attention.window = 8  # the cache, made by the record, goes on beyond it
+    plain = bl.generate(model, PROMPT, max_new_tokens=20, compiled=False)
+    with pytest.raises(BlocklabError, match="compiled for 2 to 8 cannot serve 9"):
+        bl.generate(model, PROMPT, max_new_tokens=20, compiled=True)
+    monkeypatch.setattr(compiled, "COMPILED_FROM", 0)
+    assert torch.equal(bl.generate(model, PROMPT, max_new_tokens=20), plain)
+    assert traced
+
+
 def test_weights_that_were_trained_on_are_the_ones_that_are_read(traced):
     model = bl.Transformer(SMALL, seed=0)
     before = bl.generate(model, PROMPT, max_new_tokens=20, compiled=True)
@@ -150,7 +161,10 @@ def test_what_cannot_be_compiled_is_refused_before_the_first_token(changes, monk
 
 
 def test_without_a_compiler_text_is_written_as_ever_and_whoever_insists_is_told(monkeypatch):
+    tried = []
+
     def broken(*_: object) -> torch.Tensor:
+        tried.append(True)
         raise RuntimeError("no g++ here")
 
     monkeypatch.setattr(compiling, "_compiled", broken)
@@ -161,6 +175,7 @@ def test_without_a_compiler_text_is_written_as_ever_and_whoever_insists_is_told(
     assert torch.equal(bl.generate(model, PROMPT, max_new_tokens=9), plain)
     with pytest.raises(BlocklabError, match=r"nothing can be compiled here: no g\+\+ here"):
         bl.generate(model, PROMPT, max_new_tokens=9, compiled=True)
+    assert len(tried) == 1
 
 
 @pytest.mark.slow

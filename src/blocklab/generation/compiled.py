@@ -24,15 +24,16 @@ from blocklab.parts.few_rows import BY_SUMS, few_rows
 from blocklab.parts.linear import PackedWeights
 from blocklab.parts.positions import Positions, Tables
 
-COMPILED_FROM = 4e11
+COMPILED_FROM = 3e11
 """Bytes of weights that new tokens read from which compiling takes less time than it saves.
 
-Measured on one and two cores of a Zen 5: a compilation took 5 seconds, and a compiled step saved 10
-to 30 milliseconds for each gigabyte of weights.
+Measured on one and two cores of a Zen 5: a compilation took 3 to 6 seconds, and a compiled step
+saved 15 to 35 milliseconds for each gigabyte of weights.
 """
 
-_codes: dict[Hashable, Code] = {}
-"""Once a process: what was compiled for one model serves the next that is built alike."""
+_codes: dict[Hashable, Code | Exception] = {}
+"""Once a process: what was compiled for one model serves the next that is built alike, and what
+could not be compiled is not tried again."""
 
 
 def worth_compiling(model: Transformer, new_tokens: int) -> bool:
@@ -121,8 +122,14 @@ class _Compiled:
         if kind not in _codes:
             own = tuple(self._own.values())
             sizes = {len(own) + i: dim for i, dim in growing.items()}
-            _codes[kind] = machine_code(self._traced, (*own, *inputs), sizes)
-        return _codes[kind]
+            try:
+                _codes[kind] = machine_code(self._traced, (*own, *inputs), sizes)
+            except Exception as error:
+                _codes[kind] = error.with_traceback(None)  # which would hold on to the model
+        code = _codes[kind]
+        if isinstance(code, Exception):
+            raise code
+        return code
 
     def _traced(self, *given: Tensor) -> Sequence[Tensor]:
         own = dict(zip(self._own, given, strict=False))

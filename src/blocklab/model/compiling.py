@@ -1,5 +1,6 @@
 """Compiled code: for as many models as a process meets, and for single functions of tensors."""
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import MappingProxyType
@@ -7,6 +8,8 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
+
+from blocklab.errors import BlocklabError
 
 MOST = 256
 """Kinds of models, dtypes and threads that one function is compiled for."""
@@ -33,9 +36,10 @@ def machine_code(
     """The code of a function of tensors alone, without gradients, for inputs of these shapes.
 
     `growing` names the inputs one of whose sizes may differ from call to call, and its dimension.
-    What else the function reads is fixed, and nothing is checked at a call: the inputs' dtypes,
+    What else the function reads is fixed, and little is checked at a call: the inputs' dtypes,
     shapes and strides must be these, and so must the number of threads. In return a call costs a
-    third of what one of `torch.compile` does. Raises whatever the compiler raises.
+    third of what one of `torch.compile` does. Raises whatever the compiler raises; the code raises
+    BlocklabError where a size has left the range in which the function went the same way.
     """
     grows = torch.export.Dim.DYNAMIC
     sizes = tuple({growing[i]: grows} if i in growing else None for i in range(len(inputs)))
@@ -46,12 +50,35 @@ def machine_code(
             _AsModule(function), single, dynamic_shapes=(sizes,), strict=False
         )
         graph = program.graph_module
-        # Tensors that the function made or met on its way stand before those that it was given.
-        met = [program.constants[name] for name in _names_of_constants(program)]
-        code = _compiled(
-            graph, [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
-        )
-    return (lambda *given: code(*met, *given)) if met else code
+        traced = [node.meta["val"] for node in graph.graph.nodes if node.op == "placeholder"]
+        code = _compiled(graph, traced)
+    # Tensors that the function made or met on its way stand before those that it was given.
+    met = [program.constants[name] for name in _names_of_constants(program)]
+    limits = [
+        (i, dim, bounds)
+        for i, dim in growing.items()
+        if (bounds := _bounds(program, traced[len(met) + i].shape[dim])) is not None
+    ]
+    if not met and not limits:
+        return code
+
+    def with_what_it_met(*given: Tensor) -> Sequence[Tensor]:
+        for i, dim, (least, most) in limits:
+            if not least <= given[i].shape[dim] <= most:
+                raise BlocklabError(
+                    f"code compiled for {least} to {most} cannot serve {given[i].shape[dim]}"
+                )
+        return code(*met, *given)
+
+    return with_what_it_met
+
+
+def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int] | None:
+    """Between which the function was found to go the same way; None for whatever may come."""
+    known = program.range_constraints.get(size.node.expr)
+    if known is None or (known.lower <= 2 and known.upper > sys.maxsize // 2):
+        return None
+    return int(known.lower), int(min(known.upper, sys.maxsize))
 
 
 def _names_of_constants(program: torch.export.ExportedProgram) -> list[str]:
