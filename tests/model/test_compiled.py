@@ -2,14 +2,15 @@
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import Phase, assume, given, settings
 
 import blocklab as bl
 from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from tests.model.strategies import configs, random_tokens, randomized
 
-some_configs = settings(max_examples=12, deadline=None, derandomize=True)
+NO_SHRINKING = (Phase.explicit, Phase.generate)  # tracing takes seconds
+some_configs = settings(max_examples=12, deadline=None, derandomize=True, phases=NO_SHRINKING)
 
 
 @pytest.fixture(autouse=True)

@@ -230,9 +230,9 @@ class CausalAttention(nn.Module):
                     ).tril(),
                 )
             if mask is not None:
-                scores = scores + context.once(
-                    ("added", id(mask), wide), lambda: _added(mask, wide)
-                )
+                # Not by the mask itself: older compilers cannot ask a tensor which it is.
+                key = id(context.positions), self.window, self.n_heads, n_queries, n_keys
+                scores = scores + context.once(("added", *key, wide), lambda: _added(mask, wide))
             weights = context.drop(scores.softmax(-1)).to(values.dtype)
             mixed = weights.view(*stacked, n_keys) @ values
         return mixed.view(-1, self.n_heads, n_queries, self.head_dim)
