@@ -13,12 +13,19 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
-from blocklab.model.compiling import Code, layout, machine_code, nature, tensors_of
-from blocklab.model.evaluation import evaluating
+from blocklab.model.compiling import (
+    Code,
+    foreign,
+    layout,
+    machine_code,
+    nature,
+    shell,
+    tensors_of,
+)
 from blocklab.model.layers import Layer
 from blocklab.model.transformer import Transformer
-from blocklab.parts.attention import CausalAttention
 from blocklab.parts.context import AttentionContext, Shared
 from blocklab.parts.few_rows import BY_SUMS, few_rows
 from blocklab.parts.linear import PackedWeights
@@ -31,24 +38,35 @@ Measured on one and two cores of a Zen 5: a compilation took 3 to 6 seconds, and
 saved 15 to 35 milliseconds for each gigabyte of weights.
 """
 
-_codes: dict[Hashable, Code | Exception] = {}
-"""Once a process: what was compiled for one model serves the next that is built alike, and what
-could not be compiled is not tried again."""
+_codes: dict[Hashable, Code] = {}
+"""Once a process: what was compiled for one model serves the next that is built alike."""
+
+_failed: set[Hashable] = set()
+"""What could not be compiled, and is tried again by whoever insists only."""
 
 
 def worth_compiling(model: Transformer, new_tokens: int) -> bool:
     """Whether so many tokens of each sequence are written sooner by compiled steps."""
-    return compilable(model) and _read_by_a_token(model) * new_tokens >= COMPILED_FROM
+    return _read_by_a_token(model) * new_tokens >= COMPILED_FROM and obstacle(model) is None
 
 
-def compilable(model: Transformer) -> bool:
-    """Whether a step can be compiled: on a processor, with our attention, and nothing routed."""
-    layers = map(model.config.layer, range(model.config.n_layers))
-    ours = all(isinstance(_attention(one), CausalAttention.Config) for one in layers)
-    plain = all(
-        type(p) in (Tensor, nn.Parameter) and p.device.type == "cpu" for p in model.parameters()
-    )
-    return ours and plain and not model.config.routes and not torch.is_autocast_enabled("cpu")
+def obstacle(model: Transformer) -> str | None:
+    """Why no step of a model can be compiled; None where it can."""
+    if torch.is_autocast_enabled("cpu"):
+        return "autocast is on"
+    if model.config.routes:
+        return "its experts are chosen token by token"
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            return f"the model is on {parameter.device}"
+        if type(parameter) not in (Tensor, nn.Parameter):
+            return f"{name} is a {type(parameter).__qualname__}"
+    for name, part in model.named_children():
+        # The embedding is looked up as ever.
+        alien = None if name == "embedding" else foreign(part, name)
+        if alien is not None:
+            return f"{alien}, and only blocklab's own parts are compiled"
+    return None
 
 
 def _attention(layer: Layer) -> Any:
@@ -58,20 +76,38 @@ def _attention(layer: Layer) -> Any:
 class CompiledReading:
     """Reads one token of each sequence, after those that a cache holds, and gives the next logits.
 
-    As the model does in evaluation, whatever mode it is in. Its weights must stay where they are.
+    As the model does in evaluation, whatever mode it is in. Its weights must stay as they are.
+    `insisting` tries again what could not be compiled before.
     """
 
-    def __init__(self, model: Transformer, n_sequences: int) -> None:
-        self._model = model
+    def __init__(
+        self, model: Transformer, n_sequences: int, *, padded: bool = False, insisting: bool = False
+    ) -> None:
+        self._model, self._storage = model, model.embedding.weight.data_ptr()
         packed = PackedWeights(model) if n_sequences > BY_SUMS else None
-        layers = [model.config.layer(index) for index in range(model.config.n_layers)]
-        self._head_dims = [_attention(one).heads(model.config.d_model)[2] for one in layers]
-        self._positions = [model.positions_of(index) for index in range(model.config.n_layers)]
+        self._turns = [_turning(model, index) for index in range(model.config.n_layers)]
         self._blocks = [
-            _Compiled(_Block(block, positions, _attention(layer).window), packed)
-            for block, positions, layer in zip(model.blocks, self._positions, layers, strict=True)
+            _Compiled(
+                _Block(
+                    block,
+                    positions,
+                    window=_attention(model.config.layer(index)).window,
+                    turns=positions.tables(torch.zeros(1), head_dim, torch.float32) is not None,
+                    padded=padded,
+                ),
+                packed,
+                insisting,
+            )
+            for index, (block, (positions, head_dim)) in enumerate(
+                zip(model.blocks, self._turns, strict=True)
+            )
         ]
-        self._end = _Compiled(_End(model), packed)
+        self._end = _Compiled(_End(model), packed, insisting)
+
+    def serves(self) -> bool:
+        """Whether the model is still the one, where it was."""
+        same = self._model.embedding.weight.data_ptr() == self._storage
+        return same and not torch.is_autocast_enabled("cpu")
 
     def logits(
         self, tokens: Tensor, cache: KeyValueCache, attention_mask: Tensor | None = None
@@ -79,31 +115,40 @@ class CompiledReading:
         """(B, 1) -> (B, vocab_size). The cache holds the tokens afterwards.
 
         `attention_mask` (B, S) is 1 for real tokens and 0 for padding, over the cached and these.
-        Raises what the compiler raises, at the first token.
+        Raises what the compiler raises, at the first token, and BlocklabError where the code does
+        not reach.
         """
         start = torch.tensor([cache.length])
         real, places = self._model.places(tokens, attention_mask, cache.length)
+        places = places.contiguous()
         padding = () if real is None else (real,)
         x = self._model.embedded(tokens, places)  # (B, 1, d_model)
         tables: dict[tuple[Positions, int], Tables | tuple[()]] = {}
-        for index, block in enumerate(self._blocks):
-            turning = self._positions[index], self._head_dims[index]
+        for index, (block, turning) in enumerate(zip(self._blocks, self._turns, strict=True)):
             if turning not in tables:
                 tables[turning] = turning[0].tables(places, turning[1], x.dtype) or ()
             keys, values, place = cache.layer(index).slot()
             # Most layers keep every token where it stands, and need no tensor of their own.
             slot = start if place == cache.length else torch.tensor([place])
-            inputs = x, keys, values, slot, start, places, *padding, *tables[turning]
-            x = block(inputs)
+            x = block((x, keys, values, slot, start, places, *padding, *tables[turning]))
+        logits = self._end((x,))
         cache.advance(1)
-        return self._end((x,))
+        return logits
+
+
+def _turning(model: Transformer, index: int) -> tuple[Positions, int]:
+    """What a layer's queries and keys are turned by, and the width of its heads."""
+    _, _, head_dim = _attention(model.config.layer(index)).heads(model.config.d_model)
+    return model.positions_of(index), head_dim
 
 
 class _Compiled:
     """The code of a module that takes nothing but tensors, for inputs of one layout."""
 
-    def __init__(self, module: "_Block | _End", packed: PackedWeights | None) -> None:
-        self._module = module
+    def __init__(
+        self, module: "_Block | _End", packed: PackedWeights | None, insisting: bool
+    ) -> None:
+        self._module, self._insisting = module, insisting
         self._own = tensors_of(module)
         laid_out = {} if packed is None else _packed_in(module, packed)
         self._given = [laid_out.get(name, tensor) for name, tensor in self._own.items()]
@@ -111,30 +156,35 @@ class _Compiled:
 
     def __call__(self, inputs: tuple[Tensor, ...]) -> Tensor:
         if self._code is None:
-            with evaluating(self._module):
-                self._code = self._found(inputs)
+            self._code = self._found(inputs)
         return self._code(*self._given, *inputs)[0]
 
     def _found(self, inputs: tuple[Tensor, ...]) -> Code:
         growing = self._module.growing(inputs)
         layouts = tuple(layout(tensor, growing.get(i)) for i, tensor in enumerate(inputs))
         kind = nature(self._module), layouts, torch.get_num_threads()
+        if kind in _failed and not self._insisting:
+            raise BlocklabError("what could not be compiled before is not tried again")
         if kind not in _codes:
             own = tuple(self._own.values())
             sizes = {len(own) + i: dim for i, dim in growing.items()}
             try:
-                _codes[kind] = machine_code(self._traced, (*own, *inputs), sizes)
-            except Exception as error:
-                _codes[kind] = error.with_traceback(None)  # which would hold on to the model
-        code = _codes[kind]
-        if isinstance(code, Exception):
-            raise code
-        return code
+                _codes[kind] = machine_code(self._traced(), (*own, *inputs), sizes)
+            except Exception:
+                _failed.add(kind)
+                raise
+        return _codes[kind]
 
-    def _traced(self, *given: Tensor) -> Sequence[Tensor]:
-        own = dict(zip(self._own, given, strict=False))
-        with few_rows() as values:
-            return functional_call(self._module, own, given[len(own) :]), *values
+    def _traced(self) -> Callable[..., Sequence[Tensor]]:
+        """The module as a function of its tensors and inputs, apart from who else may use it."""
+        module, names = shell(self._module), tuple(self._own)
+
+        def function(*given: Tensor) -> Sequence[Tensor]:
+            own = dict(zip(names, given, strict=False))
+            with few_rows() as values:
+                return functional_call(module, own, given[len(names) :]), *values
+
+        return function
 
 
 def _packed_in(module: nn.Module, packed: PackedWeights) -> dict[str, Tensor]:
@@ -145,15 +195,24 @@ def _packed_in(module: nn.Module, packed: PackedWeights) -> dict[str, Tensor]:
 class _Block(nn.Module):
     """A block and the positions it turns by, (B, 1, d_model) -> (B, 1, d_model)."""
 
-    def __init__(self, block: nn.Module, positions: Positions, window: int | None) -> None:
+    def __init__(
+        self,
+        block: nn.Module,
+        positions: Positions,
+        *,
+        window: int | None,
+        turns: bool,
+        padded: bool,
+    ) -> None:
         super().__init__()
-        self.block, self.positions, self.window = block, positions, window
+        self.block, self.positions = block, positions
+        self.window, self.turns, self.padded = window, turns, padded
 
     def growing(self, inputs: tuple[Tensor, ...]) -> dict[int, int]:
         """The inputs that grow with the text, and the dimension: keys, values, what is real."""
         full = inputs[1].shape[2] == self.window
         sizes = {} if full else {1: 2, 2: 2}
-        return {**sizes, 6: 1} if len(inputs) % 2 else sizes
+        return {**sizes, 6: 1} if self.padded else sizes
 
     def forward(
         self,
@@ -166,15 +225,13 @@ class _Block(nn.Module):
         *more: Tensor,
     ) -> Tensor:
         """`more` is what is real, where there is padding, and the tables, where something turns."""
-        real = more[0] if len(more) % 2 else None
-        tables = (more[-2], more[-1]) if len(more) > 1 else None
         context = _OneLayersContext(
             self.positions,
             places,
             start=start,
-            real=real,
+            real=more[0] if self.padded else None,
             cache=_Slot(keys, values, slot),
-            tables=tables,
+            tables=(more[-2], more[-1]) if self.turns else None,
         )
         return self.block(x, context)  # type: ignore[no-any-return]
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
-from blocklab.generation.compiled import CompiledReading, compilable, worth_compiling
+from blocklab.generation.compiled import CompiledReading, obstacle, worth_compiling
 from blocklab.generation.sampling import Choice, Sampling
 from blocklab.model.evaluation import Evaluating
 from blocklab.model.transformer import Transformer
@@ -155,15 +155,24 @@ class _Reader:
 
     def compile(self, *, required: bool) -> None:
         """Read new tokens by compiled code: if it pays, or because it was asked for."""
-        cached = self.cache is not None
-        if required and not (cached and compilable(self.model)):
-            raise BlocklabError(
-                "compiled code writes with a cache only, on a processor, by standard attention "
-                "without experts and without autocast"
+        if required:
+            self._require_compilable()
+        if self.cache is not None and (required or worth_compiling(self.model, self.new_tokens)):
+            self.compiled = CompiledReading(
+                self.model,
+                len(self.tokens),
+                padded=self.mask is not None,
+                insisting=required,
             )
-        if cached and (required or worth_compiling(self.model, self.new_tokens)):
-            self.compiled = CompiledReading(self.model, len(self.tokens))
             self.must_compile = required
+
+    def _require_compilable(self) -> None:
+        reason = obstacle(self.model)
+        if self.cache is None:
+            too_long = self.tokens.shape[1] > self.readable
+            reason = "the prompt is longer than the context" if too_long else "there is no cache"
+        if reason is not None:
+            raise BlocklabError(f"no compiled code can write this text: {reason}")
 
     def append(self, ids: Tensor) -> None:
         self.tokens = torch.cat((self.tokens, ids[:, None]), dim=1)
@@ -194,14 +203,17 @@ class _Reader:
         """Once the prompt is in the cache, and where there is such code."""
         if self.compiled is None or self.cache is None or not self.cache.length:
             return None
+        new = self.tokens[:, self.cache.length :]
         try:
-            new = self.tokens[:, self.cache.length :]
-            return self.compiled.logits(new, self.cache, self.mask)
-        except Exception as error:  # whatever a compiler raises on a machine without one
-            if self.must_compile:
-                raise BlocklabError(f"nothing can be compiled here: {error}") from error
-            self.compiled = None
-            return None
+            if self.compiled.serves():
+                return self.compiled.logits(new, self.cache, self.mask)
+            reason = "the model has changed meanwhile"
+        except Exception as error:  # whatever a compiler raises, where there is none above all
+            reason = str(error)
+        self.compiled = None
+        if self.must_compile:
+            raise BlocklabError(f"no compiled code can write this text: {reason}")
+        return None
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
         new = self.tokens[:, cache.length :]

@@ -1,15 +1,18 @@
 """Compiled code: for as many models as a process meets, and for single functions of tensors."""
 
+import copy
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import MappingProxyType
+from types import BuiltinFunctionType, FunctionType, MappingProxyType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, fx, nn
 
 from blocklab.errors import BlocklabError
+from blocklab.record import Record
 
 MOST = 256
 """Kinds of models, dtypes and threads that one function is compiled for."""
@@ -45,7 +48,7 @@ def machine_code(
     sizes = tuple({growing[i]: grows} if i in growing else None for i in range(len(inputs)))
     # A tensor that was given twice would be one input for good; another time it may be two.
     single = tuple(tensor.detach() for tensor in inputs)
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with _alone, _no_size_for_another(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         program = torch.export.export(
             _AsModule(function), single, dynamic_shapes=(sizes,), strict=False
         )
@@ -71,6 +74,17 @@ def machine_code(
         return code(*met, *given)
 
     return with_what_it_met
+
+
+_alone = threading.Lock()
+"""PyTorch traces for export in one thread at a time."""
+
+
+def _no_size_for_another() -> AbstractContextManager[object]:
+    """Two sizes that happen to be equal when the code is made need not be equal for good."""
+    sizes = torch.fx.experimental._config
+    patch: AbstractContextManager[object] = sizes.patch(use_duck_shape=False)  # type: ignore[attr-defined]
+    return patch
 
 
 def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int] | None:
@@ -109,27 +123,71 @@ class _AsModule(nn.Module):
 _TABLES = ("_parameters", "_buffers", "_modules")
 
 
-def nature(module: nn.Module) -> tuple[object, ...]:
-    """All of a module that its code may depend on, but for the values of its tensors.
+def foreign(module: nn.Module, path: str) -> str | None:
+    """What in the module at `path` is not ours: traced once, it may not tell all that it does.
 
-    Two modules of one nature compute the same function of their inputs, parameters and buffers.
+    A part of somebody else's, a hook, a method or a value set by hand; None where there is nothing.
     """
+    if _has_hooks(nn.modules.module):
+        return "hooks on all modules"
+    for name, part in module.named_modules(prefix=path):
+        kind = type(part)
+        if kind.__module__.split(".")[0] != "blocklab" and kind not in _CONTAINERS:
+            return f"{name} is a {kind.__qualname__}"
+        if _has_hooks(part):
+            return f"{name} has a hook"
+        for key, value in vars(part).items():
+            if not key.startswith("_") and not _is_plain(value):
+                return f"{name}.{key} is a {type(value).__qualname__}"
+    return None
+
+
+_CONTAINERS = (nn.ModuleDict, nn.ModuleList)
+
+
+def _has_hooks(of: object) -> bool:
+    every = vars(of).items()
+    return any(value for key, value in every if key.endswith(_HOOKS) and isinstance(value, dict))
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+
+
+def _is_plain(value: object) -> bool:
+    """Whether all of a value shows in its `repr`, and stays as it is."""
+    if isinstance(value, Mapping):
+        return all(map(_is_plain, (*value.keys(), *value.values())))
+    if isinstance(value, tuple | list):
+        return all(map(_is_plain, value))
+    if isinstance(value, FunctionType | BuiltinFunctionType):
+        return (value.__module__ or "torch").split(".")[0] in ("blocklab", "torch")
+    return value is None or isinstance(value, bool | int | float | str | torch.dtype | Record)
+
+
+def nature(module: nn.Module) -> tuple[object, ...]:
+    """All of a module of ours that its code depends on but the values of its tensors."""
     parts = tuple(
-        (name, type(part), *((k, _seen(v)) for k, v in vars(part).items() if k not in _TABLES))
+        (name, type(part), type(part).forward, *map(repr, _facts(part)))
         for name, part in module.named_modules()
     )
     return parts, tuple((name, *layout(tensor)) for name, tensor in tensors_of(module).items())
 
 
-def _seen(value: object) -> object:
-    """Plain values by what they are, all others by which they are."""
-    return id(value) if isinstance(value, Tensor) else repr(value)
+def _facts(part: nn.Module) -> list[tuple[str, object]]:
+    return [(k, v) for k, v in vars(part).items() if k != "training" and not k.startswith("_")]
+
+
+def shell(module: nn.Module) -> nn.Module:
+    """A copy of a module in evaluation mode, of which the tensors are the module's own."""
+    tensors = (*module.parameters(), *module.buffers())
+    return copy.deepcopy(module, {id(tensor): tensor for tensor in tensors}).eval()
 
 
 def layout(tensor: Tensor, growing: int | None = None) -> tuple[object, ...]:
     """What code knows of a tensor, one of whose sizes may grow."""
     sizes = tuple(None if dim == growing else size for dim, size in enumerate(tensor.shape))
-    return sizes, tensor.stride(), tensor.dtype, tensor.device
+    strides = None if growing is not None and tensor.is_contiguous() else tensor.stride()
+    return sizes, strides, tensor.dtype, tensor.device
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
