@@ -24,6 +24,7 @@ from blocklab.model.compiling import (
     shell,
     tensors_of,
 )
+from blocklab.model.huge_pages import into_huge_pages
 from blocklab.model.layers import Layer
 from blocklab.model.transformer import Transformer
 from blocklab.parts.context import AttentionContext, Shared
@@ -85,6 +86,8 @@ class CompiledReading:
     ) -> None:
         self._model, self._storage = model, model.embedding.weight.data_ptr()
         packed = PackedWeights(model) if n_sequences > BY_SUMS else None
+        if packed is None:
+            into_huge_pages(model.parameters())
         self._turns = [_turning(model, index) for index in range(model.config.n_layers)]
         self._blocks = [
             _Compiled(
