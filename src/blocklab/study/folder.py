@@ -109,11 +109,10 @@ class StudyFolder:
         where = first_difference(_fixed(held), _fixed(study))
         if where is None and text.fingerprint != fingerprint:
             where = ("the text of data.corpus", text.fingerprint, fingerprint)
-        for name in held.variants.keys() & study.variants.keys():
-            if where is None:
-                where = first_difference(
-                    held.variants[name], study.variants[name], f"variants.{name}"
-                )
+        for field in ("variants", "interactions"):
+            there, here = getattr(held, field), getattr(study, field)
+            for name in there.keys() & here.keys():
+                where = where or first_difference(there[name], here[name], f"{field}.{name}")
         numerics = study.numerics or held.numerics
         if where is None and held.numerics not in (None, numerics):
             where = ("numerics", held.numerics, numerics)
@@ -127,6 +126,7 @@ class StudyFolder:
             study.plain()
             | {
                 "variants": {**held.variants, **study.variants},
+                "interactions": {**held.interactions, **study.interactions},
                 "widths": {**study.widths, **held.widths},
                 "numerics": None if numerics is None else numerics.plain(),
             }
