@@ -50,8 +50,20 @@ def test_an_upright_axis_holds_its_values_below_the_headroom(values, headroom):
 
 @pytest.mark.parametrize(
     ("low", "high", "ticks"),
-    [(0.4, 6, [0.5, 1, 2, 5]), (0.2, 200, [0.3, 1, 3, 10, 30, 100]), (0.05, 5e4, 6)],
+    [
+        (0.4, 6, [0.5, 1, 2, 5]),
+        (0.2, 200, [0.3, 1, 3, 10, 30, 100]),
+        (0.05, 5e4, 6),
+        (0.33, 0.81, [0.4, 0.5, 0.6, 0.7, 0.8]),
+        (0.42, 0.58, [0.45, 0.5, 0.55]),
+        (1.05, 1.5, [1.2, 1.4]),
+    ],
 )
 def test_a_logarithmic_axis_has_round_ticks_and_not_too_many(low, high, ticks):
     found = decade_ticks(low, high)
     assert len(found) == ticks if isinstance(ticks, int) else found == pytest.approx(ticks)
+
+
+@given(st.floats(0.01, 100), st.floats(1.25, 1e6))
+def test_a_logarithmic_axis_can_be_read_in_any_range(low, factor):
+    assert 2 <= len(decade_ticks(low, low * factor)) <= 10

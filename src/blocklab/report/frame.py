@@ -70,12 +70,27 @@ def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[
 
 
 def decade_ticks(low: float, high: float) -> list[float]:
-    """Round values for a logarithmic axis: decades, with values between where decades are few."""
+    """Round values for a logarithmic axis: decades, with values between where decades are few.
+
+    Two at least, but for a range in which no value of two digits lies twice.
+    """
     span = math.log10(high / low)
-    steps = (1.0,) if span > 3 else (1.0, 3.0) if span > 1.6 else (1.0, 2.0, 5.0)
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
-    return [value for value in values if low <= value <= high]
+    found: list[float] = []
+    for steps in _STEPS[0 if span > 3 else 1 if span > 1.6 else 2 :]:
+        values = [step * 10.0**power for power in range(first, last + 1) for step in steps]
+        found = [value for value in values if low <= value <= high]
+        if len(found) > 1:
+            break
+    return found
+
+
+_STEPS: tuple[tuple[float, ...], ...] = (
+    (1.0,),
+    (1.0, 3.0),
+    (1.0, 2.0, 5.0),
+    *(tuple(tenths / 10 for tenths in range(10, 100, step)) for step in (10, 5, 2, 1)),
+)
 
 
 def _mean(values: Sequence[float]) -> float:
