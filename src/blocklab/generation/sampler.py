@@ -97,9 +97,10 @@ def sample_tokens(
     sequence that has met one of `stop_ids` repeats it. `past_context` says what to do where the
     context ends. The model computes without dropout, and its mode stays as it was.
 
-    `compiled` reads new tokens by compiled code, on a processor; null does so where that saves more
-    time than compiling takes (`COMPILED_FROM`), and goes on without where nothing can be compiled.
-    Logits then differ in their rounding.
+    `compiled` reads new tokens by compiled code: on a processor, with a cache, and with blocklab's
+    own parts. Null does so where that saves more time than compiling takes (`COMPILED_FROM`), and
+    goes on without where it cannot be. Logits then differ in their rounding. The model's weights
+    must stay as they are until the text is written.
 
     Raises BlocklabError, at once, for arguments that do not fit.
     """

@@ -120,9 +120,6 @@ class _AsModule(nn.Module):
         return self._function(*inputs)
 
 
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-
 def foreign(module: nn.Module, path: str) -> str | None:
     """What in the module at `path` is not ours: traced once, it may not tell all that it does.
 
