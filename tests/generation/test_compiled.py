@@ -136,6 +136,19 @@ def test_a_part_that_was_changed_by_hand_has_code_of_its_own(traced):
     assert len(traced) == 3  # two kinds of blocks, and the head
 
 
+def test_weights_that_are_tied_otherwise_have_code_of_their_own(traced):
+    model = bl.Transformer(SMALL, seed=0)
+    norms = [model.blocks[i].norm for i in (0, 1)]
+    norms[0]["feed_forward"].weight = norms[0]["attention"].weight
+    with torch.no_grad():
+        norms[0]["attention"].weight.mul_(3)
+    plain, ours = (
+        bl.generate(model, PROMPT, max_new_tokens=20, compiled=way) for way in (False, True)
+    )
+    assert torch.equal(ours, plain)
+    assert len(traced) == 3
+
+
 def replace_a_method(model: bl.Transformer) -> None:
     feed_forward = model.blocks[0].feed_forward
     feed_forward.forward = MethodType(lambda self, x: -x, feed_forward)

@@ -167,7 +167,13 @@ def nature(module: nn.Module) -> tuple[object, ...]:
         (name, type(part), type(part).forward, *map(repr, _facts(part)))
         for name, part in module.named_modules()
     )
-    return parts, tuple((name, *layout(tensor)) for name, tensor in tensors_of(module).items())
+    numbers: dict[int, int] = {}  # one for each tensor, for tied ones have several names
+    tensors = tuple(
+        (name, numbers.setdefault(id(tensor), len(numbers)), *layout(tensor))
+        for named in (module.named_parameters, module.named_buffers)
+        for name, tensor in named(remove_duplicate=False)
+    )
+    return parts, tensors
 
 
 def _facts(part: nn.Module) -> list[tuple[str, object]]:
