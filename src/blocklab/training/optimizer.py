@@ -236,16 +236,25 @@ def build_optimizer(
     """
     if not 0 < learning_rate < math.inf:
         raise BlocklabError(f"learning_rate: expected a number above 0, found {learning_rate}")
+    groups = checked_groups(config, parameters)
+    return Optimizer(config, [group for group in groups if group.members], learning_rate)
+
+
+def checked_groups(config: OptimizerConfig, parameters: Sequence[NamedParameter]) -> list[Group]:
+    """The groups of every parameter that requires a gradient, empty ones too.
+
+    Raises BlocklabError unless each is in exactly one, and Muon gets something.
+    """
     _require_distinct(parameters)
     trained = [p for p in parameters if p.parameter.requires_grad]
     if not trained:
         raise BlocklabError(f"optimizer: none of {len(parameters)} parameters requires a gradient")
-    groups = [group for group in config.groups(trained) if group.members]
+    groups = config.groups(trained)
     placed = Counter(member.path for group in groups for member in group.members)
     if placed != Counter(p.path for p in trained):
         wrong = ", ".join(p.path for p in trained if placed[p.path] != 1)
         raise BlocklabError(f"optimizer: not in exactly one group: {wrong}")
-    return Optimizer(config, groups, learning_rate)
+    return groups
 
 
 def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
