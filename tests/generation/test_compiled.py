@@ -4,6 +4,7 @@ What a compiler would see is traced and run as it stands; one slow test compiles
 """
 
 import copy
+import functools
 import gc
 import shutil
 import weakref
@@ -26,6 +27,7 @@ from blocklab.generation.cache import KeyValueCache
 from blocklab.model import compiling
 from blocklab.model.config import ModelConfig
 from blocklab.parts import few_rows
+from blocklab.parts.attention import CausalAttention
 from tests.model.strategies import CONTEXT, configs, random_tokens, randomized
 
 NO_SHRINKING = (Phase.explicit, Phase.generate)  # tracing takes seconds
@@ -154,6 +156,16 @@ def replace_a_method(model: bl.Transformer) -> None:
     feed_forward.forward = MethodType(lambda self, x: -x, feed_forward)
 
 
+def replace_a_private_method(model: bl.Transformer) -> None:
+    attention, ours = model.blocks[1].attention, type(model.blocks[1].attention)._project
+    attention._project = MethodType(lambda self, x, c: ours(self, -x, c), attention)
+
+
+@functools.wraps(nn.functional.silu)
+def like_silu(x: torch.Tensor) -> torch.Tensor:
+    return -x
+
+
 class Doubled(nn.Module):
     """Somebody else's part."""
 
@@ -187,6 +199,15 @@ class Doubled(nn.Module):
             "blocks.0.attention.qkv has a hook",
         ),
         (lambda model: spectral_norm(model.head), "head is a ParametrizedHead"),
+        (replace_a_private_method, "blocks.1.attention._project is a method"),
+        (
+            lambda model: setattr(model, "features", lambda *_: torch.zeros(1, 1, 32)),
+            "the model.features is a function",
+        ),
+        (
+            lambda model: setattr(model.blocks[0].feed_forward, "activation", like_silu),
+            "blocks.0.feed_forward.activation is a function",
+        ),
     ],
 )
 def test_what_tracing_might_not_tell_is_not_compiled(change, reason, traced, monkeypatch):
@@ -199,6 +220,38 @@ def test_what_tracing_might_not_tell_is_not_compiled(change, reason, traced, mon
     assert not traced
 
 
+def test_a_model_of_somebodys_own_is_not_compiled():
+    class Mine(bl.Transformer):
+        def features(self, *arguments):
+            return -super().features(*arguments)
+
+    reason = compiled.obstacle(Mine(SMALL, seed=0))
+    assert (reason or "").startswith("the model is a ")
+
+
+def test_a_class_that_was_changed_since_is_compiled_anew(traced, monkeypatch):
+    model = bl.Transformer(SMALL, seed=0)
+    bl.generate(model, PROMPT, max_new_tokens=5, compiled=True)
+    before, ours = len(traced), CausalAttention._project
+    monkeypatch.setattr(CausalAttention, "_project", lambda self, x, c: ours(self, -x, c))
+    plain, after = (
+        bl.generate(model, PROMPT, max_new_tokens=20, compiled=way) for way in (False, True)
+    )
+    assert torch.equal(after, plain)
+    assert len(traced) == before + 1
+
+
+def test_tokens_past_the_context_do_not_count_for_compiling(traced, monkeypatch):
+    model = bl.Transformer(SMALL, seed=0)  # of 128 tokens
+    read = sum(p.nbytes for p in model.parameters()) - model.embedding.weight.nbytes
+    monkeypatch.setattr(compiled, "COMPILED_FROM", 130 * read)
+    bl.generate(model, PROMPT, max_new_tokens=140)
+    assert not traced
+    monkeypatch.setattr(compiled, "COMPILED_FROM", 120 * read)
+    bl.generate(model, PROMPT, max_new_tokens=140)
+    assert traced
+
+
 def test_hooks_on_all_modules_keep_everything_from_being_compiled():
     model = bl.Transformer(SMALL, seed=0)
     hook = register_module_forward_hook(lambda module, x, y: None)
@@ -209,8 +262,7 @@ def test_hooks_on_all_modules_keep_everything_from_being_compiled():
     assert compiled.obstacle(model) is None
 
 
-@pytest.mark.usefixtures("traced")
-def test_texts_are_written_in_several_threads_at_once():
+def test_texts_are_written_in_several_threads_at_once(traced):
     model, other = (bl.Transformer(SMALL, seed=seed) for seed in (0, 1))
     jobs = [(model, True), (other, True), (model, False), (model, True), (other, False)]
     plain = {m: bl.generate(m, PROMPT, max_new_tokens=30, compiled=False) for m in (model, other)}
@@ -221,6 +273,7 @@ def test_texts_are_written_in_several_threads_at_once():
         ]
     for (m, _), text in zip(jobs, texts, strict=True):
         assert torch.equal(text.result(), plain[m])
+    assert len(traced) == 2
     assert not torch.compiler.is_compiling()
 
 
@@ -231,7 +284,7 @@ def test_a_model_that_is_moved_meanwhile_is_read_as_ever(traced):
         next(steps)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    with pytest.raises(BlocklabError, match="the model has changed meanwhile"):
+    with pytest.raises(BlocklabError, match="the model was moved meanwhile"):
         next(steps)
     assert traced
 

@@ -32,6 +32,15 @@ def test_memory_is_moved_and_nothing_else_changes():
         assert torch.equal(tensor, torch.arange(len(tensor), dtype=torch.float32))
 
 
+def test_a_page_that_is_mostly_something_else_is_left_alone():
+    block = torch.empty(4 * SIZE)  # four bytes each
+    start = -block.data_ptr() % SIZE // 4
+    page = block[start : start + SIZE // 4]
+    assert huge_pages._pages([page[: SIZE // 16]]) == []
+    found = huge_pages._pages([page[: SIZE // 16], page[SIZE // 16 : SIZE // 8]])
+    assert found == [page.data_ptr()]
+
+
 def test_pages_side_by_side_are_one_run():
     runs = huge_pages._runs([SIZE, 2 * SIZE, 5 * SIZE, 7 * SIZE, 8 * SIZE])
     assert list(runs) == [(SIZE, 3 * SIZE), (5 * SIZE, 6 * SIZE), (7 * SIZE, 9 * SIZE)]

@@ -5,7 +5,8 @@ joins them into a few. One block is compiled, and serves every layer that is bui
 cache and every position.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+import threading
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from blocklab.generation.cache import KeyValueCache
 from blocklab.model.compiling import (
     Code,
     foreign,
+    foreign_itself,
     layout,
     machine_code,
     nature,
@@ -45,6 +47,9 @@ _codes: dict[Hashable, Code] = {}
 _failed: set[Hashable] = set()
 """What could not be compiled, and is tried again by whoever insists only."""
 
+_one_at_a_time = threading.Lock()
+"""PyTorch traces in one thread only; the others find what that one has compiled."""
+
 
 def worth_compiling(model: Transformer, new_tokens: int) -> bool:
     """Whether so many tokens of each sequence are written sooner by compiled steps."""
@@ -62,12 +67,12 @@ def obstacle(model: Transformer) -> str | None:
             return f"the model is on {parameter.device}"
         if type(parameter) not in (Tensor, nn.Parameter):
             return f"{name} is a {type(parameter).__qualname__}"
-    for name, part in model.named_children():
-        # The embedding is looked up as ever.
-        alien = None if name == "embedding" else foreign(part, name)
-        if alien is not None:
-            return f"{alien}, and only blocklab's own parts are compiled"
-    return None
+    # The embedding is looked up as ever.
+    parts = (item for item in model.named_children() if item[0] != "embedding")
+    alien = foreign_itself(model, "the model") or next(
+        filter(None, (foreign(part, name) for name, part in parts)), None
+    )
+    return alien and f"{alien}, and only blocklab's own parts are compiled"
 
 
 def _attention(layer: Layer) -> Any:
@@ -107,10 +112,12 @@ class CompiledReading:
         ]
         self._end = _Compiled(_End(model), packed, insisting)
 
-    def serves(self) -> bool:
-        """Whether the model is still the one, where it was."""
-        same = self._model.embedding.weight.data_ptr() == self._storage
-        return same and not torch.is_autocast_enabled("cpu")
+    def changed(self) -> str | None:
+        """What keeps it from reading on, as far as that is seen: the model was moved, autocast."""
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast is on"
+        moved = self._model.embedding.weight.data_ptr() != self._storage
+        return "the model was moved meanwhile" if moved else None
 
     def logits(
         self, tokens: Tensor, cache: KeyValueCache, attention_mask: Tensor | None = None
@@ -166,17 +173,21 @@ class _Compiled:
         growing = self._module.growing(inputs)
         layouts = tuple(layout(tensor, growing.get(i)) for i, tensor in enumerate(inputs))
         kind = nature(self._module), layouts, torch.get_num_threads()
-        if kind in _failed and not self._insisting:
-            raise BlocklabError("what could not be compiled before is not tried again")
-        if kind not in _codes:
-            own = tuple(self._own.values())
-            sizes = {len(own) + i: dim for i, dim in growing.items()}
-            try:
-                _codes[kind] = machine_code(self._traced(), (*own, *inputs), sizes)
-            except Exception:
-                _failed.add(kind)
-                raise
-        return _codes[kind]
+        with _one_at_a_time:
+            if kind in _failed and not self._insisting:
+                raise BlocklabError("what could not be compiled before is not tried again")
+            if kind not in _codes:
+                _codes[kind] = self._made(kind, inputs, growing)
+            return _codes[kind]
+
+    def _made(self, kind: Hashable, inputs: tuple[Tensor, ...], growing: Mapping[int, int]) -> Code:
+        own = tuple(self._own.values())
+        sizes = {len(own) + i: dim for i, dim in growing.items()}
+        try:
+            return machine_code(self._traced(), (*own, *inputs), sizes)
+        except Exception:
+            _failed.add(kind)
+            raise
 
     def _traced(self) -> Callable[..., Sequence[Tensor]]:
         """The module as a function of its tensors and inputs, apart from who else may use it."""

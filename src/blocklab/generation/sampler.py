@@ -144,7 +144,8 @@ class _Reader:
     ) -> None:
         self.model, self.tokens, self.mask = model, tokens, attention_mask
         self.evaluating = Evaluating(model)
-        self.new_tokens = max_new_tokens
+        # Those that a cache serves: past the context, all are read anew.
+        self.new_tokens = min(max_new_tokens, capacity - tokens.shape[1] + 1)
         self.compiled: CompiledReading | None = None
         self.must_compile = False
         self.packed: PackedWeights | None = None
@@ -206,9 +207,9 @@ class _Reader:
             return None
         new = self.tokens[:, self.cache.length :]
         try:
-            if self.compiled.serves():
+            reason = self.compiled.changed()
+            if reason is None:
                 return self.compiled.logits(new, self.cache, self.mask)
-            reason = "the model has changed meanwhile"
         except Exception as error:  # whatever a compiler raises, where there is none above all
             reason = str(error)
         self.compiled = None

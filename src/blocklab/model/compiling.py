@@ -2,7 +2,6 @@
 
 import copy
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import BuiltinFunctionType, FunctionType, MappingProxyType
@@ -41,14 +40,15 @@ def machine_code(
     `growing` names the inputs one of whose sizes may differ from call to call, and its dimension.
     What else the function reads is fixed, and little is checked at a call: the inputs' dtypes,
     shapes and strides must be these, and so must the number of threads. In return a call costs a
-    third of what one of `torch.compile` does. Raises whatever the compiler raises; the code raises
-    BlocklabError where a size has left the range in which the function went the same way.
+    third of what one of `torch.compile` does. For one thread at a time. Raises whatever the
+    compiler raises; the code raises BlocklabError where a size has left the range in which the
+    function went the same way.
     """
     grows = torch.export.Dim.DYNAMIC
     sizes = tuple({growing[i]: grows} if i in growing else None for i in range(len(inputs)))
     # A tensor that was given twice would be one input for good; another time it may be two.
     single = tuple(tensor.detach() for tensor in inputs)
-    with _alone, _no_size_for_another(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with _no_size_for_another(), torch.no_grad(), torch.autocast("cpu", enabled=False):
         program = torch.export.export(
             _AsModule(function), single, dynamic_shapes=(sizes,), strict=False
         )
@@ -74,10 +74,6 @@ def machine_code(
         return code(*met, *given)
 
     return with_what_it_met
-
-
-_alone = threading.Lock()
-"""PyTorch traces for export in one thread at a time."""
 
 
 def _no_size_for_another() -> AbstractContextManager[object]:
@@ -127,19 +123,26 @@ def foreign(module: nn.Module, path: str) -> str | None:
     """
     if _has_hooks(nn.modules.module):
         return "hooks on all modules"
-    for name, part in module.named_modules(prefix=path):
-        kind = type(part)
-        if kind.__module__.split(".")[0] != "blocklab" and kind not in _CONTAINERS:
-            return f"{name} is a {kind.__qualname__}"
-        if _has_hooks(part):
-            return f"{name} has a hook"
-        for key, value in vars(part).items():
-            if not key.startswith("_") and not _is_plain(value):
-                return f"{name}.{key} is a {type(value).__qualname__}"
-    return None
+    parts = module.named_modules(prefix=path)
+    return next(filter(None, (foreign_itself(part, name) for name, part in parts)), None)
+
+
+def foreign_itself(part: nn.Module, path: str) -> str | None:
+    """As `foreign` says, of the part alone, without those inside it."""
+    kind = type(part)
+    if kind.__module__.split(".")[0] != "blocklab" and kind not in _CONTAINERS:
+        return f"{path} is a {kind.__qualname__}"
+    if _has_hooks(part):
+        return f"{path} has a hook"
+    by_hand = (key for key, value in _facts(part) if not _is_plain(value))
+    return next(
+        (f"{path}.{key} is a {type(vars(part)[key]).__qualname__}" for key in by_hand), None
+    )
 
 
 _CONTAINERS = (nn.ModuleDict, nn.ModuleList)
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 def _has_hooks(of: object) -> bool:
@@ -147,24 +150,32 @@ def _has_hooks(of: object) -> bool:
     return any(value for key, value in every if key.endswith(_HOOKS) and isinstance(value, dict))
 
 
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks")
+def _facts(part: nn.Module) -> list[tuple[str, object]]:
+    """What a module holds beside what every module holds."""
+    return [(key, value) for key, value in vars(part).items() if key not in _OF_EVERY_MODULE]
+
+
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 def _is_plain(value: object) -> bool:
-    """Whether all of a value shows in its `repr`, and stays as it is."""
+    """Whether a value stays as it is, and its `repr` tells it from every other one."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, (*value.keys(), *value.values())))
     if isinstance(value, tuple | list):
         return all(map(_is_plain, value))
-    if isinstance(value, FunctionType | BuiltinFunctionType):
-        return (value.__module__ or "torch").split(".")[0] in ("blocklab", "torch")
+    if isinstance(value, FunctionType):
+        home = str(value.__globals__.get("__name__", ""))
+        return home.split(".")[0] in ("blocklab", "torch") and value.__closure__ is None
+    if isinstance(value, BuiltinFunctionType):
+        return True
     return value is None or isinstance(value, bool | int | float | str | torch.dtype | Record)
 
 
 def nature(module: nn.Module) -> tuple[object, ...]:
     """All of a module of ours that its code depends on but the values of its tensors."""
     parts = tuple(
-        (name, type(part), type(part).forward, *map(repr, _facts(part)))
+        (name, type(part), _methods(type(part)), *map(repr, _facts(part)))
         for name, part in module.named_modules()
     )
     numbers: dict[int, int] = {}  # one for each tensor, for tied ones have several names
@@ -176,8 +187,10 @@ def nature(module: nn.Module) -> tuple[object, ...]:
     return parts, tensors
 
 
-def _facts(part: nn.Module) -> list[tuple[str, object]]:
-    return [(k, v) for k, v in vars(part).items() if k != "training" and not k.startswith("_")]
+def _methods(kind: type) -> tuple[object, ...]:
+    """A class's own functions: someone may have put others in their place."""
+    own = (base for base in kind.__mro__ if base.__module__.split(".")[0] == "blocklab")
+    return tuple(f for base in own for f in vars(base).values() if isinstance(f, FunctionType))
 
 
 def shell(module: nn.Module) -> nn.Module:

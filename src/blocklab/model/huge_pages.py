@@ -7,6 +7,7 @@ thread reads 41 GB/s of weights from huge pages and 32 from those of four kiloby
 import ctypes
 import sys
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,11 +20,12 @@ _HUGE_PAGES, _COLLAPSE = 14, 25
 
 
 def into_huge_pages(tensors: Iterable[Tensor]) -> None:
-    """Have the system move these tensors' memory, and what lies between them, into huge pages.
+    """Have the system move these tensors' memory into huge pages, with the little between them.
 
-    Values and addresses stay as they are. Takes up to two seconds a gigabyte, once. Nothing
-    happens where it cannot be: elsewhere than on Linux 6.1 or later, without free memory, for
-    memory that is a file's, on an accelerator.
+    Values and addresses stay as they are. Takes up to two seconds a gigabyte, once. Memory that
+    a forked process shares with its parent becomes its own. Nothing happens where it cannot be:
+    elsewhere than on Linux 6.1 or later, without free memory, for memory that is a file's, on an
+    accelerator.
     """
     if not sys.platform.startswith("linux"):
         return
@@ -34,20 +36,24 @@ def into_huge_pages(tensors: Iterable[Tensor]) -> None:
 
 
 def _pages(tensors: Iterable[Tensor]) -> list[int]:
-    """Where the huge pages that hold them begin, in order, each within memory of one kind."""
+    """Where the huge pages that they fill by half or more begin, in order.
+
+    Each within memory of one kind. One that holds little else than what was freed would take that
+    memory again.
+    """
     regions = _private_regions()
     starts = [start for start, _ in regions]
-    found = set()
+    filled: Counter[int] = Counter()
     for tensor in tensors:
-        at = bisect_right(starts, tensor.data_ptr()) - 1
+        first, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        at = bisect_right(starts, first) - 1
         if tensor.device.type != "cpu" or at < 0:
             continue
         low, high = regions[at]
-        first = tensor.data_ptr() // SIZE * SIZE
-        for page in range(first, tensor.data_ptr() + tensor.nbytes, SIZE):
+        for page in range(first // SIZE * SIZE, end, SIZE):
             if low <= page and page + SIZE <= high:
-                found.add(page)
-    return sorted(found)
+                filled[page] += min(end, page + SIZE) - max(first, page)
+    return sorted(page for page, size in filled.items() if size >= SIZE // 2)
 
 
 def _private_regions() -> list[tuple[int, int]]:
