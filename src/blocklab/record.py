@@ -90,8 +90,12 @@ class Tagged(Record):
     def of_kind(cls, kind: str) -> type["Tagged"]:
         found = cls.kinds().get(kind)
         if found is None:
-            raise BlocklabError(f"unknown {cls.slot} kind '{kind}'; {nearest(kind, cls.kinds())}")
+            raise BlocklabError(f"unknown {cls.slot} kind '{kind}'; {cls._hint(kind)}")
         return found
+
+    @classmethod
+    def _hint(cls, kind: str) -> str:
+        return f"{nearest(kind, cls.kinds())} (one of your own: --plugin names its file)"
 
     @classmethod
     def _is_slot_base(cls) -> bool:
@@ -111,7 +115,7 @@ class Tagged(Record):
             raise PydanticCustomError(
                 "unknown_kind",
                 "unknown {slot} kind '{kind}'; {hint}",
-                {"slot": cls.slot, "kind": str(kind), "hint": nearest(str(kind), cls.kinds())},
+                {"slot": cls.slot, "kind": str(kind), "hint": cls._hint(str(kind))},
             )
         return cls.kinds()[kind].model_validate(data)
 

@@ -247,6 +247,15 @@ def test_a_run_can_be_stopped_and_resumed_from_the_command_line(run, text, tmp_p
     assert "finished run" in said
 
 
+def test_a_run_that_learnt_nothing_says_so(run, text, tmp_path):
+    common = ["train", "modern", "--corpus", text, "--tokenizer", "bytes", "--steps", 1]
+    common += ["--set", "d_model=32", "--set", "n_layers=1", "--set", "context_length=16"]
+    common += ["--set", "block.attention.n_heads=2"]
+    common += ["--set", "training.learning_rate=3"]
+    _, _, said = run(*common, "--out", tmp_path / "run")
+    assert "nothing learnt, which counts as diverged: after 1 steps" in said.replace("\n", " ")
+
+
 def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(study, tmp_path):
     out = tmp_path / "out"
     command = [sys.executable, "-m", "blocklab", "ablate", str(study), "--out", str(out)]

@@ -14,6 +14,8 @@ import blocklab as bl
 from blocklab.cli.models import named_model
 from blocklab.data.tokenizer import ByteTokenizer
 from blocklab.errors import BlocklabError
+from blocklab.generation import compiled
+from blocklab.model import compiling
 from blocklab.training.trained import load_trained, weights_fingerprint
 
 SIZES = ["--set", "d_model=32", "--set", "n_layers=1", "--set", "context_length=16"]
@@ -108,6 +110,19 @@ def test_every_option_of_sampling_reaches_the_sampler(run, run_folder):
         arguments = ["generate", run_folder, "12 and", "--max-new-tokens", 9, *given, *more]
         assert run(*arguments)[1] == text
     assert run(*arguments, "--stop", text[8:10])[1] == text[: text.index(text[8:10], 6)] + "\n"
+
+
+def test_what_goes_wrong_in_mid_text_begins_a_line(run, run_folder, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(compiling, "_compiled", broken)
+    monkeypatch.setattr(compiled, "_codes", {})
+    code, said, errors = run("generate", run_folder, "12 and", "--compile")
+    assert code == 2
+    assert said.startswith("12 and") and said.endswith("\n")
+    assert "no compiled code can write this text: no compiler here" in errors
+    assert run("generate", run_folder, "12 and", "--max-new-tokens", 0)[1] == "12 and\n"
 
 
 def test_the_prompt_may_come_from_standard_input(run, run_folder, monkeypatch):

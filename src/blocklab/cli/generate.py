@@ -67,20 +67,24 @@ def generate(
         typer.echo(note, err=True)
     text = sys.stdin.read() if prompt == "-" else prompt
     shown = _Shown(text)
-    generate_text(
-        named.model,
-        named.read_by(),
-        text,
-        max_new_tokens=max_new_tokens,
-        sampling=sampling,
-        stop=stop or (),
-        stop_ids=named.stop_ids or None,
-        start_ids=named.start_ids,
-        use_cache=not no_cache,
-        past_context=policy,
-        compiled=compiled,
-        on_text=lambda _, piece: shown.add(piece),
-    )
+    try:
+        generate_text(
+            named.model,
+            named.read_by(),
+            text,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            stop=stop or (),
+            stop_ids=named.stop_ids or None,
+            start_ids=named.start_ids,
+            use_cache=not no_cache,
+            past_context=policy,
+            compiled=compiled,
+            on_text=lambda _, piece: shown.add(piece),
+        )
+    except BaseException:
+        shown.break_off()
+        raise
     shown.end()
 
 
@@ -98,3 +102,8 @@ class _Shown:
 
     def end(self) -> None:
         self.add("\n")
+
+    def break_off(self) -> None:
+        """So that what went wrong begins a line."""
+        if self.prompt is None:
+            self.end()

@@ -69,7 +69,13 @@ class RunProgress:
         self.say(f"stopped and saved in {self.folder}; run the same command with --resume to go on")
 
     def say_outcome(self, outcome: RunOutcome) -> None:
-        if outcome.diverged_at is not None:
+        if outcome.diverged_in == "final loss":
+            self.say(
+                f"nothing learnt, which counts as diverged: after {outcome.steps} steps the "
+                f"validation loss is not below both the first loss, {outcome.start_loss:.3f}, and "
+                "that of guessing evenly"
+            )
+        elif outcome.diverged_at is not None:
             self.say(f"diverged at step {outcome.diverged_at}: {outcome.diverged_in}")
         else:
             self.say(
