@@ -86,6 +86,9 @@ def test_yaml_that_is_no_config_names_the_file(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"n_layer": 2}, r"^n_layer: unknown key 'n_layer'; did you mean 'n_layers'\?"),
+        ({"n_heads": 2}, r"'n_heads'; did you mean 'block\.attention\.n_heads'\?$"),
+        ({"block.n_heads": 2}, r"'n_heads'; did you mean 'block\.attention\.n_heads'\?$"),
+        ({"eps": 1.0}, r"'eps'; did you mean 'block\.norm\.eps'\?$"),
         ({"block.norm.epsilon": 1}, r"^block\.norm\.epsilon: .*'epsilon'; did you mean 'eps'\?"),
         ({"block.norm": {"epsilon": 1}}, r"^block\.norm\.epsilon: .*did you mean 'eps'\?"),
         ({"block.norm": {"kind": "rms", "ep": 1}}, r"^block\.norm: unknown key 'ep'.*'eps'\?"),

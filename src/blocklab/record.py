@@ -3,7 +3,7 @@
 A record knows nothing of models or training; every room builds its own records from this base.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
@@ -170,6 +170,14 @@ def _tree(value: object) -> object:
     return value
 
 
+def _paths(tree: object, at: str = "") -> Iterator[str]:
+    """The dotted path of everything in a tree of plain values."""
+    if isinstance(tree, Mapping):
+        for key, inner in tree.items():
+            yield f"{at}{key}"
+            yield from _paths(inner, f"{at}{key}.")
+
+
 def changed(record: Record, path: str, value: object) -> Record:
     """The record with the value at `path` replaced. The result is not validated yet.
 
@@ -182,9 +190,12 @@ def changed(record: Record, path: str, value: object) -> Record:
 def _changed(record: Record, steps: list[str], value: object, path: str) -> Record:
     head, rest = steps[0], steps[1:]
     if head not in type(record).model_fields:
-        raise BlocklabError(
-            f"{path}: unknown key '{head}'; {nearest(head, type(record).model_fields)}"
-        )
+        before = path.removesuffix(".".join(steps))
+        found = (inner for inner in _paths(_tree(record)) if inner.split(".")[-1] == head)
+        deeper = [f"'{before}{inner}'" for inner in found]
+        meant = f"did you mean {' or '.join(deeper[:3])}?"
+        hint = meant if deeper else nearest(head, type(record).model_fields)
+        raise BlocklabError(f"{path}: unknown key '{head}'; {hint}")
     current = getattr(record, head)
     if rest:
         if isinstance(current, Record):

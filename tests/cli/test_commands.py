@@ -188,7 +188,8 @@ def test_runs_do_not_depend_on_the_number_of_workers(run, study, tmp_path):
         (["count", "gpt2", "--set", "block.norm.epss=1"], ["epss", "eps"]),
         (["train", "gpt3", "--out", "OUT"], ["gpt3", "gpt2"]),
         (["train", "gpt2", "--out", "OUT", "--set", "training.lr=1"], ["training.lr"]),
-        (["train"], ["MODEL"]),
+        (["train"], ["MODEL", "See blocklab train --help."]),
+        (["trian"], ["trian", "See blocklab --help."]),
         (["ablte"], ["ablte"]),
     ],
 )

@@ -66,7 +66,9 @@ def main() -> None:
     except BlocklabError as error:
         sys.exit(_say(str(error), error.exit_code))
     except _UsageError as error:
-        sys.exit(_say(f"{error.format_message()} See blocklab --help.", 2))
+        asked = error.ctx.info_name if error.ctx and error.ctx.parent else None
+        command = f"blocklab {asked}" if asked else "blocklab"
+        sys.exit(_say(f"{error.format_message()} See {command} --help.", 2))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(_say("stopped", 130))
     except BrokenPipeError:
