@@ -16,18 +16,10 @@ from torch.func import functional_call
 
 from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
-from blocklab.model.compiling import (
-    Code,
-    foreign,
-    foreign_itself,
-    layout,
-    machine_code,
-    nature,
-    shell,
-    tensors_of,
-)
+from blocklab.model.compiling import Code, machine_code
 from blocklab.model.huge_pages import into_huge_pages
 from blocklab.model.layers import Layer
+from blocklab.model.nature import foreign, foreign_itself, layout, nature, shell, tensors_of
 from blocklab.model.transformer import Transformer
 from blocklab.parts.context import AttentionContext, Shared
 from blocklab.parts.few_rows import BY_SUMS, few_rows
