@@ -5,6 +5,7 @@ import torch
 from hypothesis import Phase, assume, given, settings
 
 import blocklab as bl
+from blocklab.model import compiled_blocks
 from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from tests.model.strategies import configs, random_tokens, randomized
@@ -58,3 +59,78 @@ def test_what_is_compiled_computes_the_same(config: ModelConfig) -> None:
     tokens = random_tokens()
     traced = torch.compile(model.features, backend="eager", dynamic=False)
     torch.testing.assert_close(traced(tokens), model.features(tokens), rtol=1e-9, atol=1e-10)
+
+
+@pytest.fixture
+def compilations(monkeypatch):
+    """Every graph that a block is compiled to from here on."""
+    made = []
+
+    def as_it_stands(graph, _):
+        made.append(graph)
+        return graph.forward
+
+    code = torch.compile(compiled_blocks._through, backend=as_it_stands, dynamic=False)
+    monkeypatch.setattr(compiled_blocks, "_code", lambda: code)
+    return made
+
+
+def small(preset, n_layers):
+    return preset(d_model=24, n_layers=n_layers, n_heads=2, context_length=8, vocab_size=11)
+
+
+def by_compiled_blocks(model, tokens):
+    with for_every_model():
+        return model.features(tokens, through=compiled_blocks.compiled)
+
+
+@some_configs
+@given(configs())
+def test_a_block_is_one_graph_and_computes_the_same_in_every_combination(config):
+    assume(not config.routes)
+    torch.compiler.reset()
+    model = randomized(config.with_changes({"dropout": 0.0})).train()
+    tokens = random_tokens()
+    code = torch.compile(compiled_blocks._through, backend="eager", dynamic=False, fullgraph=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled_blocks, "_code", lambda: code)
+        found = by_compiled_blocks(model, tokens)
+    expected = model.features(tokens)
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-10)
+    weights = [p for p in model.parameters() if p.requires_grad]
+    by_code, plain = (
+        torch.autograd.grad(out.square().sum(), weights, allow_unused=True)
+        for out in (found, expected)
+    )
+    torch.testing.assert_close(by_code, plain, rtol=1e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("positions", ["learned", "rotary", "alibi", "none"])
+def test_one_code_serves_all_layers_and_all_models_that_are_built_alike(positions, compilations):
+    def model(n_layers, **changes):
+        config = small(bl.presets.modern, n_layers)
+        return bl.Transformer(config.with_changes({"positions": {"kind": positions}, **changes}))
+
+    tokens = torch.randint(11, (2, 8))
+    for seen in (model(1), model(3), model(2)):
+        by_compiled_blocks(seen, tokens).sum().backward()
+        assert len(compilations) == 1
+    by_compiled_blocks(model(2, **{"block.norm": {"kind": "layer"}}), tokens)
+    assert len(compilations) == 2
+
+
+def test_a_layer_that_is_built_otherwise_has_code_of_its_own(compilations):
+    config = small(bl.presets.gpt2, 3)
+    config = config.with_changes({"layers": [{"at": "1", "block.placement": "post"}]})
+    model, tokens = bl.Transformer(config).eval(), torch.randint(11, (2, 8))
+    found = by_compiled_blocks(model, tokens)
+    assert len(compilations) == 2
+    torch.testing.assert_close(found, model.features(tokens))
+
+
+def test_tables_of_a_rotation_are_given_to_a_blocks_code(compilations):
+    """Computed within it they are computed anew for every head of every sequence."""
+    model = bl.Transformer(small(bl.presets.modern, 1))
+    by_compiled_blocks(model, torch.randint(11, (2, 8)))
+    operators = {str(node.target) for node in compilations[0].graph.nodes}
+    assert not {name for name in operators if "cos" in name or "sin" in name}

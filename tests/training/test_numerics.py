@@ -107,12 +107,19 @@ def compiler(cold, warm, step):
 
 
 @pytest.mark.parametrize(
-    ("steps", "n_runs", "pays"),
-    [(1000, 1, True), (150, 1, False), (150, 10, True), (30, 99, False)],
+    ("steps", "n_runs", "processes", "pays"),
+    [
+        (1000, 1, 1, True),
+        (150, 1, 1, False),
+        (150, 10, 1, True),
+        (205, 1, 1, True),
+        (205, 1, 2, False),
+        (30, 99, 9, True),
+    ],
 )
-def test_compiling_must_save_more_than_it_costs_all_planned_runs(steps, n_runs, pays):
+def test_compiling_must_save_more_than_it_costs_all_planned_runs(steps, n_runs, processes, pays):
     timer = compiler(cold=40.0, warm=10.0, step=0.75)
-    assert compiled_if_worth_it(HALF, timer, steps, n_runs).compile is pays
+    assert compiled_if_worth_it(HALF, timer, steps, n_runs, processes).compile is pays
 
 
 def test_a_long_training_is_compiled_and_one_that_routes_is_not(tmp_path):

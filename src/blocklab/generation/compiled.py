@@ -21,7 +21,7 @@ from blocklab.model.huge_pages import into_huge_pages
 from blocklab.model.layers import Layer
 from blocklab.model.nature import foreign, foreign_itself, layout, nature, shell, tensors_of
 from blocklab.model.transformer import Transformer
-from blocklab.parts.context import AttentionContext, Shared
+from blocklab.parts.context import ContextOfOneLayer
 from blocklab.parts.few_rows import BY_SUMS, few_rows
 from blocklab.parts.linear import PackedWeights
 from blocklab.parts.positions import Positions, Tables
@@ -231,13 +231,13 @@ class _Block(nn.Module):
         *more: Tensor,
     ) -> Tensor:
         """`more` is what is real, where there is padding, and the tables, where something turns."""
-        context = _OneLayersContext(
+        context = ContextOfOneLayer(
             self.positions,
             places,
             start=start,
             real=more[0] if self.padded else None,
             cache=_Slot(keys, values, slot),
-            tables=(more[-2], more[-1]) if self.turns else None,
+            given=(more[-2], more[-1]) if self.turns else None,
         )
         return self.block(x, context)  # type: ignore[no-any-return]
 
@@ -269,20 +269,6 @@ class _Slot:
         self.keys[:, :, self.place] = keys
         self.values[:, :, self.place] = values
         return self.keys, self.values
-
-
-@dataclass(frozen=True)
-class _OneLayersContext(AttentionContext):
-    """Shares nothing with other layers but what it is given."""
-
-    tables: Tables | None = None
-    """The rotation; in the code of a step it would be computed anew for every head."""
-
-    def rotate(self, x: Tensor) -> Tensor:
-        return x if self.tables is None else self.positions.rotate(x, self.tables)
-
-    def once(self, key: object, compute: Callable[[], Shared]) -> Shared:
-        return compute()  # a key with a length in it would fix the length
 
 
 def _read_by_a_token(model: Transformer) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, Self
+from typing import Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,14 @@ class Cache(Protocol):
     def advance(self, n_tokens: int) -> None:
         """Count the tokens that every layer has just appended."""
         ...
+
+
+Through: TypeAlias = Callable[[nn.Module, Tensor, AttentionContext], Tensor]
+
+
+def called(block: nn.Module, x: Tensor, context: AttentionContext) -> Tensor:
+    """Through the block as it is."""
+    return block(x, context)  # type: ignore[no-any-return]
 
 
 class Head(Linear):
@@ -98,9 +106,16 @@ class Transformer(nn.Module):
         return self.head(self.features(tokens, attention_mask, cache))  # type: ignore[no-any-return]
 
     def features(
-        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
+        self,
+        tokens: Tensor,
+        attention_mask: Tensor | None = None,
+        cache: Cache | None = None,
+        through: Through = called,
     ) -> Tensor:
-        """What the head reads: the stream (B, T, d_model) after the final norm."""
+        """What the head reads: the stream (B, T, d_model) after the final norm.
+
+        `through` takes the stream through a block, (B, T, d_model) -> (B, T, d_model).
+        """
         start = cache.length if cache is not None else 0
         real, places = self.places(tokens, attention_mask, start)
         dropout = self.config.dropout if self.training else 0.0
@@ -117,7 +132,7 @@ class Transformer(nn.Module):
                 shared=shared,
             )
             x = context.drop(x) if i == 0 else x
-            x = block(x, context)  # (B, T, d_model)
+            x = through(block, x, context)  # (B, T, d_model)
         if cache is not None:
             cache.advance(tokens.shape[1])
         return self.final_norm(x)  # type: ignore[no-any-return]

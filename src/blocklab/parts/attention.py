@@ -115,16 +115,18 @@ class CausalAttention(nn.Module):
 
     def _project(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, n_heads, T, head_dim); keys and values (B, n_kv_heads, T, head_dim)."""
-        looking = self.n_heads + self.n_kv_heads
+        heads = self.n_heads, self.n_kv_heads
         qkv = self.qkv(x).unflatten(-1, (-1, self.head_dim))  # (B, T, heads of all three, head_dim)
+        # Slices would each hand back a gradient of the whole, mostly zeros.
         if self.query_norm is None:
-            turned = context.rotate(qkv[:, :, :looking])
+            looking, values = qkv.split((sum(heads), self.n_kv_heads), dim=2)
         else:
-            queries = self._normed(self.query_norm, qkv[:, :, : self.n_heads])
-            keys = self._normed(self.key_norm, qkv[:, :, self.n_heads : looking])
-            turned = context.rotate(torch.cat((queries, keys), dim=2))
-        turned, values = turned.transpose(1, 2), qkv[:, :, looking:].transpose(1, 2)
-        return turned[:, : self.n_heads], turned[:, self.n_heads :], values
+            queries, keys, values = qkv.split((*heads, self.n_kv_heads), dim=2)
+            normed = self._normed(self.query_norm, queries), self._normed(self.key_norm, keys)
+            looking = torch.cat(normed, dim=2)
+        turned = context.rotate(looking).transpose(1, 2)
+        queries, keys = torch.split(turned, list(heads), dim=1)
+        return queries, keys, values.transpose(1, 2)
 
     def _normed(self, norm: nn.Module | None, heads: Tensor) -> Tensor:
         assert norm is not None
@@ -231,7 +233,7 @@ class CausalAttention(nn.Module):
                 )
             if mask is not None:
                 # Not by the mask itself: older compilers cannot ask a tensor which it is.
-                key = id(context.positions), self.window, self.n_heads, n_queries, n_keys
+                key = context.positions, self.window, self.n_heads, n_queries, n_keys
                 scores = scores + context.once(("added", *key, wide), lambda: _added(mask, wide))
             weights = context.drop(scores.softmax(-1)).to(values.dtype)
             mixed = weights.view(*stacked, n_keys) @ values

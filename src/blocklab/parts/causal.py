@@ -64,12 +64,11 @@ class _CausalAttention(torch.autograd.Function):
         n, group = q.shape[:2]
         wide = torch.promote_types(q.dtype, torch.float32)
         wide_q, wide_k = q.to(wide) * scale, k.to(wide)
-        hidden = torch.full((rows, rows), float("-inf"), dtype=wide, device=q.device).triu(1)
         mixed, kept = [], []
         for start, end in _blocks(q.shape[2], rows):
             own = end - start
             scores = torch.bmm(_stacked(wide_q, start, end), wide_k[:, :end].transpose(1, 2))
-            scores.view(n, group, own, end)[..., start:].add_(hidden[:own, :own])
+            _hide_later_keys(scores.view(n, group, own, end), start)
             weights = torch.softmax(scores, -1).to(q.dtype)  # (N, G * own, end)
             mixed.append(torch.bmm(weights, v[:, :end]).view(n, group, own, v.shape[2]))
             kept.append(weights)
@@ -89,6 +88,18 @@ class _CausalAttention(torch.autograd.Function):
         with torch.autocast(q.device.type, enabled=False):
             found = _gradients(gradient, q, k, v, kept, ctx.scale, ctx.rows)
         return (*found, None, None)
+
+
+def _hide_later_keys(scores: Tensor, start: int) -> None:
+    """Scores (N, G, own, end) of the queries from `start` on become minus infinity, in place."""
+    own, end = scores.shape[2:]
+    if torch.compiler.is_compiling():
+        # Within the loops of the softmax, and narrow: a part of the scores would be a case apart.
+        places = torch.arange(end, dtype=torch.int32, device=scores.device)
+        scores.masked_fill_(places > places[start:, None], float("-inf"))
+    else:
+        hidden = scores.new_full((own, own), float("-inf")).triu(1)
+        scores[..., start:].add_(hidden)
 
 
 def _gradients(

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blocklab.parts.positions import Positions
+from blocklab.parts.positions import Positions, Tables
 
 Shared = TypeVar("Shared")
 
@@ -58,10 +58,14 @@ class AttentionContext:
     def drop(self, x: Tensor) -> Tensor:
         return F.dropout(x, self.dropout) if self.dropout else x
 
+    def tables(self, head_dim: int, dtype: torch.dtype) -> Tables | None:
+        """What turns queries and keys of this width by their positions, if anything does."""
+        key = ("rotary", self.positions, head_dim, dtype)
+        return self.once(key, lambda: self.positions.tables(self.places, head_dim, dtype))
+
     def rotate(self, x: Tensor) -> Tensor:
         """Queries or keys (B, T, heads, head_dim) turned by their positions, if the part does."""
-        key = ("rotary", id(self.positions), x.shape[-1], x.dtype)
-        tables = self.once(key, lambda: self.positions.tables(self.places, x.shape[-1], x.dtype))
+        tables = self.tables(x.shape[-1], x.dtype)
         return x if tables is None else self.positions.rotate(x, tables)
 
     def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
@@ -80,7 +84,7 @@ class AttentionContext:
         narrow = window is not None and window < n_keys
         distance = self._distance(n_queries, n_keys, queries.device)
         bias = self.once(
-            ("bias", id(self.positions), n_heads, n_keys),
+            ("bias", self.positions, n_heads, n_keys),
             lambda: self.positions.score_bias(distance, n_heads),
         )
         square = n_queries == n_keys or n_queries == 1
@@ -95,7 +99,7 @@ class AttentionContext:
         # Half precision has no room for distances of a few hundred.
         wide = torch.promote_types(queries.dtype, torch.float32)
         return self.once(
-            ("biased", id(self.positions), n_heads, n_keys, window, wide),
+            ("biased", self.positions, n_heads, n_keys, window, wide),
             lambda: bias.to(wide).masked_fill(~visible, float("-inf")),
         )
 
@@ -125,3 +129,17 @@ class AttentionContext:
         slots = self.start + len(distance) - 1 - distance[-1]  # of the keys, (S,)
         padded = visible & self.real[:, None, None, slots]  # (B, 1, T, S)
         return padded | (distance == 0)
+
+
+@dataclass(frozen=True)
+class ContextOfOneLayer(AttentionContext):
+    """For a layer whose code is compiled by itself: it shares nothing but what it is given."""
+
+    given: Tables | None = None
+    """The tables of queries and keys; within the code each use would compute them anew."""
+
+    def tables(self, head_dim: int, dtype: torch.dtype) -> Tables | None:
+        return super().tables(head_dim, dtype) if self.given is None else self.given
+
+    def once(self, key: object, compute: Callable[[], Shared]) -> Shared:
+        return compute()  # what is shared would be compiled in, and so would a length in the key

@@ -80,7 +80,7 @@ def prepare_study(
     text = described(dataset)
     if folder is not None:
         study = StudyFolder(folder).widened(study, text.fingerprint)
-    study = with_numerics(study, plan(study, text, fingerprints), dataset)
+    study = with_numerics(study, plan(study, text, fingerprints), dataset, say)
     if study.numerics is not None:
         usable_device(study.numerics.device)
     if study.match == "time":
@@ -350,6 +350,7 @@ def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost 
             "Python": platform.python_version(),
             "device": numerics.device,
             "dtype": numerics.dtype,
+            "compiled": "yes" if numerics.compile else "no",
             "threads a run": str(numerics.threads),
         },
         notes=text.notes,

@@ -13,6 +13,7 @@ from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.record import with_changes
+from blocklab.study.course import courses
 from blocklab.study.engines import default_workers
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
@@ -47,7 +48,7 @@ def seconds_a_step(
     return [min(own) for own in times]
 
 
-def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
+def with_numerics(study: Study, planned: Plan, dataset: Dataset, say: Say | None = None) -> Study:
     """The study with the numerics that are fastest here for its baseline, unless it states them."""
     if study.numerics is not None:
         return study
@@ -57,8 +58,9 @@ def with_numerics(study: Study, planned: Plan, dataset: Dataset) -> Study:
         base.config,
         training,
         dataset,
-        n_runs=study.looks[0],
+        n_runs=courses(planned, {})[0].n_expected,
         at_once=lambda device: default_workers(1, accelerated=device != PROCESSOR),
+        say=say,
     )
     return with_changes(study, {"numerics": found.plain()})
 

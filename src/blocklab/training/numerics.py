@@ -26,7 +26,7 @@ from blocklab.training.config import TrainingConfig
 from blocklab.training.devices import PROCESSOR, names_of
 from blocklab.training.loss import default_chunk
 
-CHOICES = 2
+CHOICES = 3
 """Raised whenever what is chosen from, or how fast it is, changes: older choices are made anew."""
 
 WORTH_MEASURING = 1e9
@@ -37,8 +37,9 @@ WORTH_CHANGING = 1.15
 
 WORTH_ANOTHER_CHUNK = 1.05
 
-WORTH_TRYING_TO_COMPILE = 120.0
-"""Seconds of training a run under which a compiler, half a minute at first, cannot pay."""
+WORTH_TRYING_TO_COMPILE = 240.0
+"""Seconds of training, all planned runs together, under which a compiler hardly pays: measured, it
+takes 6 to 18 once and 2 in every process, and saves a tenth to a quarter of a step."""
 
 HOPELESS = 10.0
 """How many times slower a first step is than a warm one elsewhere where no more are tried."""
@@ -57,7 +58,7 @@ class Numerics(Record):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the matrix products in training; all else, and every evaluation, is float32."""
     compile: bool = False
-    """Whether the blocks are compiled for training. Every run pays for it once."""
+    """Whether the blocks are compiled for training. Every process pays for it once."""
     chunk: int | None = Field(None, gt=0)
     """Rows of logits that the loss holds at most; null is the rule of `loss.default_chunk`."""
     threads: int = Field(1, gt=0)
@@ -98,14 +99,16 @@ def chosen(
     threads: int = 1,
     devices: Sequence[str] = (PROCESSOR,),
     at_once: Callable[[str], int] = lambda device: 1,
+    say: Callable[[str], None] | None = None,
 ) -> Numerics:
     """The fastest numerics for training this model here, measured once a machine and model.
 
     `timer` makes what times a step, and is only asked where there is something to measure. What
     was found is kept in the cache, so that the same training has the same bits tomorrow. `n_runs`
-    runs of this length are planned: whether compiling pays depends on both. A run may take up to
-    `threads` threads; one whose steps are too small to share takes one. The first of `devices` is
-    the one for steps too small to measure; another is left out where it cannot train this model.
+    runs of this model and length are planned: whether compiling pays depends on both. A run may
+    take up to `threads` threads; one whose steps are too small to share takes one. The first of
+    `devices` is the one for steps too small to measure; another is left out where it cannot train
+    this model. `say` is told of what takes longer than the usual seconds.
     """
     step = count(config).flops_per_token() * training.batch_size * config.context_length
     if step < WORTH_MEASURING:
@@ -126,9 +129,12 @@ def chosen(
     rows = training.batch_size * config.context_length // training.accumulation
     seconds_of = timer()
     found = fastest(seconds_of, rows, config.rows, threads, devices, at_once)
-    long = steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
+    long = n_runs * steps * seconds_of(found) >= WORTH_TRYING_TO_COMPILE
     if long and not config.routes:
-        found = compiled_if_worth_it(found, timer, steps, n_runs)
+        if say is not None:
+            say("compiling one step, to see whether that pays: up to half a minute")
+        processes = min(at_once(found.device), n_runs)
+        found = compiled_if_worth_it(found, timer, steps, n_runs, processes)
     write_json(entry, found.plain())
     return found
 
@@ -208,24 +214,36 @@ def _with_fewer_threads(
 
 
 def compiled_if_worth_it(
-    plain: Numerics, timer: Callable[[], SecondsOf], steps: int, n_runs: int
+    plain: Numerics,
+    timer: Callable[[], SecondsOf],
+    steps: int,
+    n_runs: int,
+    processes: int = 1,
 ) -> Numerics:
     """Compiled, where what that saves over all planned runs is more than what it costs them.
 
-    The first compilation fills a cache on disk that the later ones find; how long those take is
-    measured on a second model. Where nothing can be compiled, nothing is.
+    The first compilation fills a cache on disk, and every process that trains some of the runs
+    reads it once: how long that takes is measured by forgetting all but the cache. Where nothing
+    can be compiled, nothing is.
     """
     compiled = plain.model_copy(update={"compile": True})
     try:
-        first = timer()
-        cold = first(compiled)
-        warm = timer()(compiled)
-        saved = min(first(plain) for _ in range(ROUNDS)) - min(
-            first(compiled) for _ in range(ROUNDS)
-        )
+        cold = _all_of_it(timer(), compiled)
+        torch.compiler.reset()
+        seconds_of = timer()
+        warm = _all_of_it(seconds_of, compiled)
+        seconds = _timed(seconds_of, (plain, compiled), math.inf)
     except Exception:  # whatever a compiler raises on a machine without one
         return plain
-    return compiled if n_runs * (steps * saved - warm) > cold else plain
+    saved = n_runs * steps * (seconds[plain] - seconds[compiled])
+    return compiled if saved > cold + processes * warm else plain
+
+
+def _all_of_it(seconds_of: SecondsOf, numerics: Numerics) -> float:
+    """Seconds of a step with what other processes did for it: a compiler starts some."""
+    began = time.perf_counter()
+    own = seconds_of(numerics)
+    return max(own, time.perf_counter() - began)
 
 
 def _timed(

@@ -18,6 +18,7 @@ from torch import Tensor
 from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
 from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
+from blocklab.model.compiled_blocks import compiled
 from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
@@ -145,7 +146,6 @@ class Trainer:
         self.inspect_seconds = 0.0
         """Of them, what looking into the model took."""
         self.diverged: Divergence | None = None
-        self._compiled: Callable[[Tensor], Tensor] | None = None
 
     def _settle(self, device: str) -> None:
         """Put the model there, with no gradients and an optimiser that has seen nothing."""
@@ -281,13 +281,11 @@ class Trainer:
         )
 
     def _features(self, tokens: Tensor) -> Tensor:
-        """The model up to its head, compiled once where the numerics say so."""
-        if not self.numerics.compile:
+        """The model up to its head, its blocks compiled where the numerics say so."""
+        if not self.numerics.compile or self.config.routes:
             return self.model.features(tokens)
-        if self._compiled is None:
-            self._compiled = torch.compile(self.model.features, dynamic=False)
         with for_every_model():
-            return self._compiled(tokens)
+            return self.model.features(tokens, through=compiled)
 
     def seconds_of_a_step(self, numerics: Numerics, *, wall: bool = False) -> float:
         """One further step in these numerics: processor time of one thread, otherwise wall time.
@@ -336,6 +334,7 @@ def self_tested(
     threads: int = 1,
     devices: Sequence[str] | None = None,
     at_once: Callable[[str], int] = lambda device: 1,
+    say: Callable[[str], None] | None = None,
 ) -> Numerics:
     """The numerics that are fastest for `n_runs` trainings of this model here.
 
@@ -352,7 +351,14 @@ def self_tested(
 
     there = tuple(devices or available_devices())
     return chosen(
-        config, training, timer, n_runs=n_runs, threads=threads, devices=there, at_once=at_once
+        config,
+        training,
+        timer,
+        n_runs=n_runs,
+        threads=threads,
+        devices=there,
+        at_once=at_once,
+        say=say,
     )
 
 
