@@ -2,6 +2,9 @@
 
 import copy
 import math
+import subprocess
+import sys
+import textwrap
 
 import pytest
 import torch
@@ -179,6 +182,57 @@ def test_adamw_is_the_published_update_in_every_dtype(dtype):
         torch.testing.assert_close(
             p.parameter.detach().double(), expected[p.path], rtol=tolerance, atol=tolerance
         )
+
+
+def torchs_own(config, named):
+    """PyTorch's optimisers for the same groups, at rate 0.01."""
+
+    def of(algorithm, members, decay, rate):
+        tensors = [p.parameter for p in members]
+        if algorithm == "muon":
+            own = {"momentum": config.momentum, "adjust_lr_fn": config.adjust_lr_fn}
+            return torch.optim.Muon(tensors, lr=rate, weight_decay=decay, **own)
+        if algorithm == "sgd":
+            own = {"momentum": config.momentum, "nesterov": config.nesterov}
+            return torch.optim.SGD(tensors, lr=rate, weight_decay=decay, fused=True, **own)
+        own = {"betas": config.betas, "eps": config.eps, "fused": True}
+        return torch.optim.AdamW(tensors, lr=rate, weight_decay=decay, **own)
+
+    groups = [group for group in config.groups(named) if group.members]
+    return [of(g.optimizer, g.members, g.decay, 0.01 * g.ratio) for g in groups]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
+def test_an_update_is_pytorchs_own_to_the_bit(config):
+    ours, theirs = parameters(), parameters()
+    optimizer, references = build_optimizer(config, ours, 0.01), torchs_own(config, theirs)
+    for step in range(4):
+        give_gradients(ours, step)
+        give_gradients(theirs, step)
+        optimizer.step(1.0)
+        for reference in references:
+            reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.parameter.equal(other.parameter), one.path
+
+
+def test_training_imports_no_compiler():
+    """It would take most of a second, and a hundred megabytes, in every process."""
+    lines = """
+        import sys, torch
+        import blocklab as bl
+        config = bl.presets.gpt2(
+            d_model=8, n_layers=1, n_heads=1, context_length=4, vocab_size=5
+        )
+        trainer = bl.Trainer(config, corpus=torch.arange(400) % 5, batch_size=2)
+        trainer.step()
+        trainer.evaluate()
+        print(*{"torch._dynamo", "torch._inductor"} & set(sys.modules))
+    """
+    found = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(lines)], capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == ""
 
 
 def test_muons_update_has_the_size_of_adamws_and_its_ratio_slows_adamw_only():

@@ -18,6 +18,13 @@ from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError, nearest
 from blocklab.record import Tagged
+from blocklab.training.update_rules import (
+    DecoupledAdam,
+    GradientDescent,
+    OrthogonalizedMomentum,
+    State,
+    UpdateRule,
+)
 
 MATRIX_ROLES = frozenset({"embedding", "position", "matrix", "writer", "head"})
 ROLES = MATRIX_ROLES | {"gain", "bias", "other"}
@@ -79,8 +86,8 @@ class OptimizerConfig(Tagged):
         return self._by_decay(parameters, self.kind)
 
     @abstractmethod
-    def torch_optimizer(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        """The torch optimiser for groups that name one algorithm."""
+    def rule(self, algorithm: str) -> UpdateRule:
+        """The algorithm that a group names."""
 
     def _by_decay(
         self, parameters: Sequence[NamedParameter], algorithm: str, ratio: float = 1.0
@@ -99,9 +106,8 @@ class _WithAdam(OptimizerConfig):
     betas: tuple[Fraction, Fraction] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0)
 
-    def torch_optimizer(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        fused = _can_fuse(groups)
-        return torch.optim.AdamW(_torch_groups(groups), betas=self.betas, eps=self.eps, fused=fused)
+    def rule(self, algorithm: str) -> UpdateRule:
+        return DecoupledAdam(self.betas, self.eps)
 
 
 class AdamW(_WithAdam):
@@ -124,13 +130,8 @@ class SGD(OptimizerConfig):
             raise ValueError("nesterov needs a momentum above 0")
         return self
 
-    def torch_optimizer(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(
-            _torch_groups(groups),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            fused=_can_fuse(groups),
-        )
+    def rule(self, algorithm: str) -> UpdateRule:
+        return GradientDescent(self.momentum, self.nesterov)
 
 
 class Muon(_WithAdam):
@@ -157,15 +158,11 @@ class Muon(_WithAdam):
         own = Group("hidden matrices", "muon", self.weight_decay, hidden)
         return [own, *self._by_decay(rest, "adamw", self.adamw_ratio)]
 
-    def torch_optimizer(self, groups: Sequence[Group]) -> torch.optim.Optimizer:
-        if groups[0].optimizer == "adamw":
-            return super().torch_optimizer(groups)
-        return torch.optim.Muon(
-            _torch_groups(groups),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            ns_steps=self.ns_steps,
-            adjust_lr_fn=self.adjust_lr_fn,
+    def rule(self, algorithm: str) -> UpdateRule:
+        if algorithm == "adamw":
+            return super().rule(algorithm)
+        return OrthogonalizedMomentum(
+            self.momentum, self.nesterov, self.ns_steps, self.adjust_lr_fn
         )
 
 
@@ -175,56 +172,63 @@ Muon.register("muon")
 
 
 class Optimizer:
-    """One or several torch optimisers that step together."""
+    """Groups of parameters, each with the rule that updates it and what that remembers."""
 
     def __init__(self, config: OptimizerConfig, groups: Sequence[Group], rate: float) -> None:
         self.groups = tuple(group.summary for group in groups)
         self._rate = rate
-        names = dict.fromkeys(group.optimizer for group in groups)
-        shares = [[group for group in groups if group.optimizer == name] for name in names]
-        self._algorithms = [(config.torch_optimizer(share), share) for share in shares]
+        self._ruled = [(config.rule(group.optimizer), group) for group in groups]
+        self._states: dict[str, State] = {}
 
+    @torch.no_grad()
     def step(self, factor: float) -> None:
         """Update every parameter that has a gradient, at `factor` times its group's peak rate."""
-        for algorithm, groups in self._algorithms:
-            for settings, group in zip(algorithm.param_groups, groups, strict=True):
-                settings["lr"] = self._rate * group.ratio * factor
-            algorithm.step()
+        for rule, group in self._ruled:
+            parameters: list[Tensor] = []
+            gradients, states = [], []
+            for member in group.members:
+                if member.parameter.grad is not None:
+                    parameters.append(member.parameter)
+                    gradients.append(member.parameter.grad)
+                    states.append(self._state_of(member, rule))
+            if parameters:
+                rate = self._rate * group.ratio * factor
+                rule.update(parameters, gradients, states, rate, group.decay)
 
     def zero_grad(self) -> None:
-        for algorithm, _ in self._algorithms:
-            algorithm.zero_grad(set_to_none=True)
+        for _, member in self._members():
+            member.parameter.grad = None
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The state as `name/path` -> tensor, not copied; empty before the first step."""
         return {
             f"{name}/{member.path}": tensor
-            for algorithm, member in self._members()
-            for name, tensor in algorithm.state.get(member.parameter, {}).items()
-            if isinstance(tensor, Tensor)
+            for _, member in self._members()
+            for name, tensor in self._states.get(member.path, {}).items()
         }
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state by copies of `tensors`; BlocklabError, and no change, on a misfit."""
-        by_path: dict[str, dict[str, Tensor]] = {}
+        by_path: dict[str, State] = {}
         for key, tensor in tensors.items():
             name, _, path = key.partition("/")
             by_path.setdefault(path, {})[name] = tensor
-        fresh = [
-            (algorithm, member.parameter, _checked(algorithm, member, by_path.pop(member.path, {})))
-            for algorithm, member in self._members()
-        ]
+        fresh = {
+            member.path: _checked(rule, member, by_path.pop(member.path, {}))
+            for rule, member in self._members()
+        }
         if by_path:
             raise BlocklabError(f"optimiser state for unknown parameter '{min(by_path)}'")
-        for algorithm, _ in self._algorithms:
-            algorithm.state.clear()
-        for algorithm, parameter, state in fresh:
-            if state:
-                algorithm.state[parameter] = state
+        self._states = {path: state for path, state in fresh.items() if state}
 
-    def _members(self) -> Iterator[tuple[torch.optim.Optimizer, NamedParameter]]:
-        for algorithm, groups in self._algorithms:
-            yield from ((algorithm, member) for group in groups for member in group.members)
+    def _state_of(self, member: NamedParameter, rule: UpdateRule) -> State:
+        if member.path not in self._states:
+            self._states[member.path] = rule.fresh(member.parameter)
+        return self._states[member.path]
+
+    def _members(self) -> Iterator[tuple[UpdateRule, NamedParameter]]:
+        for rule, group in self._ruled:
+            yield from ((rule, member) for member in group.members)
 
 
 def build_optimizer(
@@ -269,16 +273,6 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
     return norm
 
 
-def _torch_groups(groups: Sequence[Group]) -> list[dict[str, object]]:
-    return [{"params": [p.parameter for p in g.members], "weight_decay": g.decay} for g in groups]
-
-
-def _can_fuse(groups: Sequence[Group]) -> bool:
-    """Fused AdamW takes a fifth of the time of one tensor at a time (measured on two cores)."""
-    tensors = [member.parameter for group in groups for member in group.members]
-    return all(t.device.type in ("cpu", "cuda") and t.is_floating_point() for t in tensors)
-
-
 def _require_distinct(parameters: Sequence[NamedParameter]) -> None:
     seen: dict[int | str, str] = {}
     for p in parameters:
@@ -292,18 +286,17 @@ def _require_distinct(parameters: Sequence[NamedParameter]) -> None:
         seen |= {id(p.parameter): p.path, p.path: p.path}
 
 
-def _checked(
-    algorithm: torch.optim.Optimizer, member: NamedParameter, state: Mapping[str, Tensor]
-) -> dict[str, Tensor]:
-    """Copies of one parameter's state, on its device. None at all is a parameter never updated."""
-    adam = {"step", "exp_avg", "exp_avg_sq"}
-    expected = adam if isinstance(algorithm, torch.optim.AdamW) else {"momentum_buffer"}
-    parameter = member.parameter
-    fits = all(n == "step" or tensor.shape == parameter.shape for n, tensor in state.items())
-    if state and not (set(state) == expected and fits):
+def _checked(rule: UpdateRule, member: NamedParameter, state: State) -> State:
+    """Copies of one parameter's state, where its rule has it. None at all: it was never updated."""
+    if not state:
+        return {}
+    expected = rule.fresh(member.parameter)
+    fits = set(state) == set(expected)
+    if not fits or any(state[name].shape != expected[name].shape for name in expected):
         found = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in state.items())
         raise BlocklabError(
-            f"optimiser state of '{member.path}': expected {', '.join(sorted(expected))} of shape "
-            f"{tuple(parameter.shape)}, found {found}; was it saved by another optimiser or model?"
+            f"optimiser state of '{member.path}': expected {', '.join(sorted(expected)) or 'none'} "
+            f"of shape {tuple(member.parameter.shape)}, found {found}; was it saved by another "
+            "optimiser or model?"
         )
-    return {name: tensor.to(parameter.device, copy=True) for name, tensor in state.items()}
+    return {name: tensor.to(expected[name].device, copy=True) for name, tensor in state.items()}
