@@ -138,55 +138,67 @@ def _run(
     offset = None if bias is None else bias.to(wide) * task.scale
     products = _PRODUCTS[task.products](weight.detach().to(hidden.dtype).contiguous(), wide)
     share = (task.counted.to(wide) / task.total).unsqueeze(1)  # (N, 1), what a row weighs
-    losses = hidden.new_empty(len(hidden), dtype=wide)
+    losses = hidden.new_empty((len(hidden), 1), dtype=wide)
     log_z = torch.empty_like(losses)
+    minus_one = losses.new_full((1, 1), -1.0)
     for_hidden = torch.empty_like(hidden) if needs[0] else None
     for_bias = weight.new_zeros((1, weight.shape[0]), dtype=wide) if needs[2] else None
     # Probabilities: in a buffer of their own, or in place of logits of half precision.
     softmax = hidden.new_empty((task.chunk, weight.shape[0])) if wide == hidden.dtype else None
     for start in range(0, len(hidden), task.chunk):
         rows = slice(start, start + task.chunk)
-        x = scaled[rows]
+        x, targets = scaled[rows], task.targets[rows]
         scores = products.logits(x)  # (chunk, V)
         p = scores if softmax is None else softmax[: len(x)]
+        exact = _target_logits(x, products.weight, targets) if softmax is None else None
+        found = scores.new_empty((3, len(x), 1), dtype=wide)
         for few in _few_rows(len(x), p):
-            own = slice(start + few.start, start + few.stop)
-            target = task.targets[own]
+            target = targets[few]
             logits = scores[few].to(wide)
-            if softmax is None:
-                exact = (x[few].to(wide) * products.weight[target.squeeze(1)].to(wide)).sum(1)
-                logits.scatter_(1, target, exact.unsqueeze(1))
+            if exact is not None:
+                logits.scatter_(1, target, exact[few])
             _cap(logits, offset, task.softcap)
-            out = None if softmax is None else p[few]
-            probabilities = torch.softmax(logits, 1, out=out)
-            # Well conditioned, as the largest probability is at least 1 / V.
-            log_z[own] = logits.amax(1) - probabilities.amax(1).log()
-            losses[own] = log_z[own] - logits.gather(1, target).squeeze(1)
+            probabilities = torch.softmax(logits, 1, out=None if softmax is None else p[few])
+            largest, likeliest, at_target = found[:, few]
+            torch.amax(logits, 1, keepdim=True, out=largest)
+            torch.amax(probabilities, 1, keepdim=True, out=likeliest)
+            torch.gather(logits, 1, target, out=at_target)
             if not any(needs):
                 continue
-            probabilities.scatter_add_(1, target, probabilities.new_full(target.shape, -1.0))
+            probabilities.scatter_add_(1, target, minus_one.expand(target.shape))
             if task.softcap is not None:  # d tanh(u) = (1 - tanh(u)^2) du
                 tanh = logits.div_(task.softcap)
                 probabilities.addcmul_(probabilities, tanh.square_(), value=-1)
             if for_bias is not None:
+                own = slice(start + few.start, start + few.stop)
                 for_bias.addmm_(share[own].t(), probabilities, alpha=task.scale)
             if softmax is None:
                 p[few] = probabilities
+        # Well conditioned, as the largest probability is at least 1 / V.
+        torch.sub(found[0], found[1].log_(), out=log_z[rows])
+        torch.sub(log_z[rows], found[2], out=losses[rows])
         if for_hidden is not None:
             weighed = products.times_weight(p) * (share[rows] * task.scale)
             for_hidden[rows] = weighed
         if needs[1]:
             products.add_for_weight(p, x * share[rows])
     zero = losses.new_zeros(())
-    rows_lost = torch.where(task.counted, losses, zero)
+    rows_lost = torch.where(task.counted, losses.squeeze(1), zero)
     loss = rows_lost.sum() / task.total
-    mean_log_z = torch.where(task.counted, log_z, zero).sum() / task.counted.sum().clamp(min=1)
+    log_zs = torch.where(task.counted, log_z.squeeze(1), zero)
+    mean_log_z = log_zs.sum() / task.counted.sum().clamp(min=1)
     gradients = _Gradients(
         for_hidden,
         products.for_weight().to(weight.dtype) if needs[1] else None,
         for_bias.squeeze(0).to(bias.dtype) if for_bias is not None and bias is not None else None,
     )
     return Loss(loss, mean_log_z, rows_lost), gradients
+
+
+def _target_logits(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """Of hidden states (N, d) and targets (N, 1), without rounding to half precision: (N, 1)."""
+    wide = torch.promote_types(x.dtype, torch.float32)
+    return (x.to(wide) * weight[targets.squeeze(1)].to(wide)).sum(1, keepdim=True)
 
 
 def _few_rows(n: int, p: Tensor) -> Iterator[slice]:
