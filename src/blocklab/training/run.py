@@ -37,6 +37,7 @@ from blocklab.training.devices import usable_device
 from blocklab.training.inspection import Insides, Inspection, summarised_looks
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
+from blocklab.training.observed import Divergence, StepMetrics
 from blocklab.training.recall import answers_of, recall
 from blocklab.training.stability import (
     GradientNorms,
@@ -45,7 +46,7 @@ from blocklab.training.stability import (
     find_spikes,
     summarised_norms,
 )
-from blocklab.training.trainer import Divergence, StepMetrics, Trainer
+from blocklab.training.trainer import Trainer
 
 RESULTS = 1
 """Raised whenever a golden loss changes, so that no run of an older version is taken for new."""
