@@ -1,12 +1,13 @@
 """How long do twenty runs take as a study, beside twenty runs of a peer's loop one after another?
 
-    python benchmarks/study.py [--workers N] [--json FILE]
+    python benchmarks/study.py [NAME ...] [--workers N] [--json FILE]
 
-Both train models of the same shape on equally many tokens: 4 layers × 128, 4 heads, context 128,
-batch 8, vocabulary 2,048. The study is a whole command in a process of its own: the workers' start,
-checkpoints, logging, every final evaluation and the report are in its time; preparing the text is
-not, for both. The peer's loop is transformers' Llama in eager float32 with all of torch's threads,
-the fastest of `training.py`; a few of its runs are timed and stand for twenty.
+Both train models of the same shape on equally many tokens; NAME is one of the sizes below, all by
+default. The study is a whole command in a process of its own: the workers' start, compiling,
+checkpoints, logging, every final evaluation and the report are in its time; preparing the text and
+the self-test are not. The peer's loop is transformers' Llama with all of torch's threads, eager, in
+float32 and with bfloat16 products: the fastest of `training.py` that needs no compiler. Its steps
+and its evaluation are timed before and after the study, and their medians stand for twenty runs.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -26,88 +28,122 @@ import torch
 import yaml
 from torch import Tensor, nn
 
-from training import FLOAT32, plain_loop
+from training import BF16, FLOAT32, plain_loop
 
-D_MODEL, N_LAYERS, N_HEADS, CONTEXT, BATCH, VOCABULARY = 128, 4, 4, 128, 8, 2048
-STEPS, N_RUNS, PEER_RUNS = 200, 20, 3
+N_LAYERS, N_HEADS, CONTEXT = 4, 4, 128
+N_RUNS, TIMED_STEPS = 20, 40
 VALIDATION_TOKENS = 32_768
 
 
-def question() -> dict[str, object]:
+@dataclass(frozen=True)
+class Size:
+    """Twenty runs of `steps` steps. `d_ff` is what the study takes by itself."""
+
+    d_model: int
+    d_ff: int
+    vocabulary: int
+    batch: int
+    steps: int
+
+
+SIZES = {
+    "small": Size(d_model=128, d_ff=320, vocabulary=2048, batch=8, steps=200),
+    "long": Size(d_model=128, d_ff=320, vocabulary=2048, batch=8, steps=1000),
+    "wide": Size(d_model=256, d_ff=640, vocabulary=4096, batch=16, steps=100),
+}
+
+
+def question(size: Size) -> dict[str, object]:
     """Two arms, two rates, five seeds."""
     return {
         "question": "How long do twenty runs take?",
         "baseline": {
             "preset": "modern",
-            "d_model": D_MODEL,
+            "d_model": size.d_model,
             "n_layers": N_LAYERS,
             "n_heads": N_HEADS,
             "context_length": CONTEXT,
         },
         "variants": {"layer-norm": {"block.norm": {"kind": "layer", "bias": False}}},
         "training": {
-            "steps": STEPS,
-            "batch_size": BATCH,
+            "steps": size.steps,
+            "batch_size": size.batch,
             "learning_rates": [3e-3, 1e-2],
             "validation_tokens": VALIDATION_TOKENS,
         },
-        "data": {"corpus": "python-library", "tokenizer": f"bpe:{VOCABULARY}"},
+        "data": {"corpus": "python-library", "tokenizer": f"bpe:{size.vocabulary}"},
         "seeds": 5,
         "search": False,
         "placebo": False,
     }
 
 
-def study_seconds(workers: int, folder: Path) -> dict[str, float]:
+def study_seconds(size: Size, workers: int, folder: Path) -> dict[str, float | str]:
     """Wall time of the whole command, and of the processor's share outside the runs' steps."""
     file = folder / "twenty.yaml"
-    file.write_text(yaml.safe_dump(question()), encoding="utf-8")
+    file.write_text(yaml.safe_dump(question(size)), encoding="utf-8")
     command = [sys.executable, "-m", "blocklab"]
     # The text and the self-test are made once a machine: a plan leaves both in the cache.
     plan = [*command, "plan", str(file), "--out", str(folder / "plan")]
-    subprocess.run(plan, check=True, capture_output=True)
+    _run(plan)
     ablate = [*command, "ablate", str(file), "--out", str(folder / "out")]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
-    subprocess.run([*ablate, "--workers", str(workers)], check=True, capture_output=True)
+    _run([*ablate, "--workers", str(workers)])
     wall = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     records = [json.loads(path.read_text()) for path in folder.glob("out/runs/*/run.json")]
     assert len(records) == N_RUNS
-    steps = sum(record["outcome"]["seconds"] for record in records)
-    dtype = records[0]["spec"]["numerics"]["dtype"]
-    print(f"study: {wall:.1f} s with {workers} workers in {dtype}; steps {steps:.1f} s of them all")
-    return {"wall": wall, "processor": processor, "steps": steps}
+    numerics = records[0]["spec"]["numerics"]
+    return {
+        "wall": wall,
+        "processor": processor,
+        "steps": sum(record["outcome"]["seconds"] for record in records),
+        "numerics": numerics["dtype"] + (" compiled" if numerics["compile"] else ""),
+    }
 
 
-def peer_seconds() -> float:
-    """Median wall time of one run of the peer's loop, evaluation included."""
+def _run(command: list[str]) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(f"{' '.join(command)}\n{ended.stderr}")
+
+
+def peer_seconds(size: Size, mode: str) -> float:
+    """Wall time of one run of the peer's loop, evaluation included."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    times = []
-    for _ in range(PEER_RUNS):
-        model = LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=VOCABULARY,
-                hidden_size=D_MODEL,
-                intermediate_size=320,
-                num_hidden_layers=N_LAYERS,
-                num_attention_heads=N_HEADS,
-                max_position_embeddings=CONTEXT,
-            )
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=size.vocabulary,
+            hidden_size=size.d_model,
+            intermediate_size=size.d_ff,
+            num_hidden_layers=N_LAYERS,
+            num_attention_heads=N_HEADS,
+            max_position_embeddings=CONTEXT,
         )
-        step = plain_loop(model, partial(_logits, model), VOCABULARY, FLOAT32)
-        batch = torch.randint(VOCABULARY, (2, BATCH, CONTEXT))
-        began = time.perf_counter()
-        for _ in range(STEPS):
-            step(batch[0], batch[1])
+    )
+    step = plain_loop(model, partial(_logits, model), size.vocabulary, mode)
+    batch = torch.randint(size.vocabulary, (2, size.batch, CONTEXT))
+
+    def evaluation() -> None:
         with torch.no_grad():
-            for _ in range(VALIDATION_TOKENS // (BATCH * CONTEXT)):
-                logits = _logits(model, batch[0]).view(-1, VOCABULARY)
-                torch.nn.functional.cross_entropy(logits, batch[1].flatten())
+            logits = _logits(model, batch[0]).view(-1, size.vocabulary)
+            torch.nn.functional.cross_entropy(logits, batch[1].flatten())
+
+    batches = VALIDATION_TOKENS / (size.batch * CONTEXT)
+    return size.steps * _median(lambda: step(batch[0], batch[1])) + batches * _median(evaluation)
+
+
+def _median(work: object) -> float:
+    assert callable(work)
+    times = []
+    for _ in range(TIMED_STEPS):
+        began = time.perf_counter()
+        work()
         times.append(time.perf_counter() - began)
-    return statistics.median(times)
+    return statistics.median(times[TIMED_STEPS // 8 :])
 
 
 def _logits(model: nn.Module, tokens: Tensor) -> Tensor:
@@ -115,20 +151,42 @@ def _logits(model: nn.Module, tokens: Tensor) -> Tensor:
     return found
 
 
+def compared(name: str, workers: int) -> dict[str, object]:
+    """The study between two timings of the peer's loops."""
+    size = SIZES[name]
+    timed: dict[str, list[float]] = {mode: [] for mode in (FLOAT32, BF16)}
+
+    def time_the_peer() -> None:
+        for mode, seconds in timed.items():
+            seconds.append(peer_seconds(size, mode))
+
+    time_the_peer()
+    with tempfile.TemporaryDirectory() as scratch:
+        found = study_seconds(size, workers, Path(scratch))
+    time_the_peer()
+    wall, processor, steps = (float(found[key]) for key in ("wall", "processor", "steps"))
+    print(f"{name}: the study took {wall:.1f} s with {workers} workers, {found['numerics']}")
+    print(f"    {processor / steps - 1:.1%} of processor time beside the steps")
+    peers = {}
+    for mode, seconds in timed.items():
+        all_runs = N_RUNS * statistics.mean(seconds)
+        peers[mode] = {"seconds": all_runs, "ratio": all_runs / wall}
+        print(
+            f"    peer in {mode}: {all_runs:.1f} s one after another, {all_runs / wall:.2f} times"
+        )
+    return {**asdict(size), **found, "beside_steps": processor / steps - 1, "peers": peers}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SIZES)}")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()
-    one = peer_seconds()
-    with tempfile.TemporaryDirectory() as scratch:
-        found = study_seconds(asked.workers, Path(scratch))
-    ratio = N_RUNS * one / found["wall"]
-    around = found["processor"] / found["steps"] - 1
-    print(f"peer's loop: {one:.1f} s a run, {N_RUNS * one:.1f} s for {N_RUNS} one after another")
-    print(
-        f"the study is {ratio:.2f} times as fast; {around:.1%} of processor time beside the steps"
-    )
+    unknown = set(asked.names) - set(SIZES)
+    if unknown:
+        parser.error(f"no size '{min(unknown)}'; expected {', '.join(SIZES)}")
+    rows = {name: compared(name, asked.workers) for name in asked.names or SIZES}
     if asked.json:
         about = {
             "torch": torch.__version__,
@@ -136,7 +194,6 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "workers": asked.workers,
         }
-        rows = {**found, "peer_run": one, "ratio": ratio, "processor_beside_steps": around}
         asked.json.write_text(json.dumps({"about": about, "rows": rows}, indent=1))
 
 

@@ -96,6 +96,13 @@ def test_the_page_says_what_looking_inside_cost():
     assert "Looking inside" not in page(factory.modern_block(), [])
 
 
+def test_the_page_says_what_compiling_took():
+    result = factory.modern_block()
+    runs = tuple(replace(run, seconds=10.0, compile_seconds=0.2) for run in result.runs)
+    assert "2.0% of the time of training, beside it" in page(replace(result, runs=runs), [])
+    assert "Compiling" not in page(result, [])
+
+
 def test_the_page_says_what_the_main_process_took():
     result = factory.modern_block()
     facts = replace(result.facts, cost=Cost(main=2.34, workers=1200.0))

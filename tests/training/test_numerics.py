@@ -8,6 +8,7 @@ import torch
 
 import blocklab as bl
 from blocklab.data.dataset import Dataset
+from blocklab.model import compiled_blocks
 from blocklab.model.evaluation import evaluating
 from blocklab.parts import attention
 from blocklab.parts.context import AttentionContext
@@ -156,6 +157,36 @@ def test_a_compiled_step_is_the_same_step():
     for _ in range(5):
         assert compiled.step() == pytest.approx(plain.step(), abs=2e-3)
     assert compiled.evaluate() == pytest.approx(plain.evaluate(), abs=2e-3)
+
+
+@pytest.fixture
+def as_it_is(monkeypatch):
+    """Blocks are traced, and their graphs run as they are: no compiler is needed."""
+    code = torch.compile(compiled_blocks._through, backend="eager", dynamic=False)
+    monkeypatch.setattr(compiled_blocks, "_code", lambda: code)
+    yield
+    torch.compiler.reset()
+
+
+def test_compiling_ahead_changes_nothing_and_is_in_no_steps_time(as_it_is):
+    on = HALF.model_copy(update={"compile": True})
+    ahead, meanwhile = trainer(on, dropout=0.2), trainer(on, dropout=0.2)
+    meanwhile._compiled = on
+    drawn = torch.get_rng_state()
+    assert [ahead.step() for _ in range(3)] == [meanwhile.step() for _ in range(3)]
+    assert torch.get_rng_state().equal(drawn)
+    for path, parameter in meanwhile.model.named_parameters():
+        assert ahead.model.get_parameter(path).equal(parameter)
+    assert ahead.compile_seconds > ahead.train_seconds
+    once = ahead.compile_seconds
+    ahead.step()
+    assert ahead.compile_seconds == once
+
+
+def test_what_routes_is_trained_as_it_is(monkeypatch):
+    monkeypatch.setattr(compiled_blocks, "_code", lambda: 1 / 0)
+    on = HALF.model_copy(update={"compile": True})
+    trainer(on, **{"block.feed_forward": {"kind": "experts", "n_experts": 2, "n_active": 1}}).step()
 
 
 def test_no_round_begins_after_the_budget():

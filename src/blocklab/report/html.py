@@ -166,11 +166,17 @@ def _processor_time(result: StudyResult) -> Mapping[str, str]:
     }
 
 
-def _cost_of_looking(result: StudyResult) -> Mapping[str, str]:
-    """What inspecting models took of the time that training took; empty where none was."""
+def _beside_training(result: StudyResult) -> Mapping[str, str]:
+    """What looking into models and compiling took, beside training; empty where none was."""
     seconds = sum(run.seconds for run in result.runs)
     looking = sum(run.inspect_seconds for run in result.runs)
-    return {"Looking inside": f"{looking / seconds:.1%} of the time of training"} if looking else {}
+    compiling = sum(run.compile_seconds for run in result.runs)
+    found = {}
+    if looking:
+        found["Looking inside"] = f"{looking / seconds:.1%} of the time of training"
+    if compiling:
+        found["Compiling"] = f"{compiling / seconds:.1%} of the time of training, beside it"
+    return found
 
 
 def _circumstances(result: StudyResult) -> Mapping[str, str]:
@@ -187,6 +193,6 @@ def _circumstances(result: StudyResult) -> Mapping[str, str]:
         "Seeds": ", ".join(map(str, facts.seeds)),
         "Matched by": facts.match,
         **_processor_time(result),
-        **_cost_of_looking(result),
+        **_beside_training(result),
         **facts.versions,
     }

@@ -89,6 +89,8 @@ class RunResult:
     """Share of determined answers given, where it was asked for."""
     inspect_seconds: float = 0.0
     """Of `seconds`, what looking into the model took."""
+    compile_seconds: float = 0.0
+    """Beside `seconds`."""
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ class RunOutcome:
     peak_memory: int
     inspect_seconds: float = 0.0
     """Of `seconds`, what looking into the model took."""
+    compile_seconds: float = 0.0
+    """Beside `seconds`."""
     recall: float | None = None
     """Share of determined answers given, where it was asked for."""
     spikes: Spikes | None = None
@@ -255,6 +257,7 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     trainer.steps_done = checkpoint.step
     trainer.train_seconds = checkpoint.state["train_seconds"]
     trainer.inspect_seconds = checkpoint.state["inspect_seconds"]
+    trainer.compile_seconds = checkpoint.state.get("compile_seconds", 0.0)
 
 
 def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
@@ -269,6 +272,7 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
             "id": spec.id,
             "train_seconds": trainer.train_seconds,
             "inspect_seconds": trainer.inspect_seconds,
+            "compile_seconds": trainer.compile_seconds,
             "numerics": spec.numerics.plain(),
         },
     )
@@ -299,6 +303,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         tokens_per_second=tokens / trainer.train_seconds,
         peak_memory=peak_memory(spec.numerics.device),
         inspect_seconds=trainer.inspect_seconds,
+        compile_seconds=trainer.compile_seconds,
         recall=_recall(trainer, spec) if diverged is None else None,
         spikes=find_spikes(losses),
         norms=summarised_norms([row["gradient_norm"] for row in rows], spec.training.clip),

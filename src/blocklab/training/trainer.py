@@ -108,6 +108,9 @@ class Trainer:
         self.train_seconds = 0.0
         self.inspect_seconds = 0.0
         """Of them, what looking into the model took."""
+        self.compile_seconds = 0.0
+        """Beside them, what compiling took."""
+        self._compiled: Numerics | None = None
         self.diverged: Divergence | None = None
 
     def _settle(self, device: str) -> None:
@@ -128,8 +131,10 @@ class Trainer:
             return self._measured_step()
 
     def _measured_step(self) -> StepMetrics:
-        began = time.perf_counter()
         self.model.train()
+        if self.numerics.compile and self._compiled != self.numerics:
+            self._compile()
+        began = time.perf_counter()
         inputs, targets = self._moved(*self.windows.batch(self.steps_done))  # each (B, T)
         looking = StepInspection(self.model, inputs) if self._inspects() else None
         with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
@@ -149,6 +154,16 @@ class Trainer:
         self.train_seconds += time.perf_counter() - began
         rate = self.training.learning_rate * factor
         return StepMetrics(self.steps_done, loss, rate, norm, log_z, inspection)
+
+    def _compile(self) -> None:
+        """By a pass without consequences, so that no step's time is a compiler's."""
+        began = time.perf_counter()
+        inputs, targets = self._moved(*self.windows.batch(self.steps_done))
+        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
+            self._backward(inputs, targets)
+        self.optimizer.zero_grad()
+        self._compiled = self.numerics
+        self.compile_seconds += time.perf_counter() - began
 
     def steps(self, until: int) -> Iterator[StepMetrics]:
         """Steps until `until` are done, or until `diverged` says that a value is not finite."""
