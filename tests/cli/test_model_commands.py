@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import blocklab as bl
+from blocklab.cli import models
 from blocklab.cli.models import named_model
 from blocklab.data.tokenizer import ByteTokenizer
 from blocklab.errors import BlocklabError
@@ -324,3 +325,11 @@ def test_a_damaged_run_is_named(run_folder, tmp_path, damage):
         (folder / "run.json").write_text("{}")
     with pytest.raises(BlocklabError, match=r"run\.json|model\.safetensors"):
         load_trained(folder)
+
+
+def test_float64_is_refused_where_a_device_has_none(monkeypatch):
+    monkeypatch.setattr(models, "usable_device", torch.device)
+    config = bl.presets.gpt2(d_model=8, n_layers=1, n_heads=1, context_length=4, vocab_size=256)
+    monkeypatch.setattr(models, "model_config", lambda name: config)
+    with pytest.raises(BlocklabError, match="mps: it knows no float64; add --dtype float32"):
+        named_model("gpt2", "float64", tokenizer="bytes", device="mps")

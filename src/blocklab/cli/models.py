@@ -58,6 +58,9 @@ def named_model(
         named = _untrained(model_config(name), chosen, given, name)
     else:
         named = _from_elsewhere(name, chosen, given)
+    wide = any(p.dtype == torch.float64 for p in named.model.parameters())
+    if wide and there.type == "mps":
+        raise BlocklabError("--device mps: it knows no float64; add --dtype float32")
     named.model.to(there)
     return named
 
