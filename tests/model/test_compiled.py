@@ -119,6 +119,14 @@ def test_one_code_serves_all_layers_and_all_models_that_are_built_alike(position
     assert len(compilations) == 2
 
 
+@pytest.mark.parametrize("length", [64, 65, 130])
+def test_queries_in_several_blocks_see_what_they_may(length, compilations):
+    config = small(bl.presets.modern, 1).with_changes({"context_length": length})
+    model, tokens = bl.Transformer(config).double(), torch.randint(11, (2, length))
+    torch.testing.assert_close(by_compiled_blocks(model, tokens), model.features(tokens))
+    assert len(compilations) == 1
+
+
 def test_a_layer_that_is_built_otherwise_has_code_of_its_own(compilations):
     config = small(bl.presets.gpt2, 3)
     config = config.with_changes({"layers": [{"at": "1", "block.placement": "post"}]})
@@ -126,6 +134,30 @@ def test_a_layer_that_is_built_otherwise_has_code_of_its_own(compilations):
     found = by_compiled_blocks(model, tokens)
     assert len(compilations) == 2
     torch.testing.assert_close(found, model.features(tokens))
+
+
+class Heads(bl.parts.CausalAttention):
+    """Somebody's own attention."""
+
+
+def test_anothers_attention_is_called_as_it_is(compilations):
+    """It may keep the first layer's values in the context, or turn a part of each head."""
+    model, tokens = bl.Transformer(small(bl.presets.modern, 2)), torch.randint(11, (2, 8))
+    for block in model.blocks:
+        block.attention.__class__ = Heads
+    assert by_compiled_blocks(model, tokens).equal(model.features(tokens))
+    assert compilations == []
+
+
+@pytest.mark.parametrize("hooked_first", [False, True])
+def test_a_hook_acts_whatever_was_compiled_before(hooked_first, compilations):
+    config, tokens = small(bl.presets.modern, 2), torch.randint(11, (2, 8))
+    plain, hooked = bl.Transformer(config, seed=0), bl.Transformer(config, seed=0)
+    hooked.blocks[1].attention.register_forward_hook(lambda *_: 0 * _[2])
+    both = (hooked, plain) if hooked_first else (plain, hooked)
+    for model in both:
+        torch.testing.assert_close(by_compiled_blocks(model, tokens), model.features(tokens))
+    assert not by_compiled_blocks(plain, tokens).allclose(by_compiled_blocks(hooked, tokens))
 
 
 def test_tables_of_a_rotation_are_given_to_a_blocks_code(compilations):

@@ -134,3 +134,13 @@ def test_without_positions_the_last_logits_ignore_the_order_of_the_others() -> N
         changed = config.with_changes({"positions": kind, "initialization.kind": "fan_in"})
         last = bl.Transformer(changed, seed=0).eval()(tokens)[:, -1]
         assert torch.allclose(last[0], last[1], atol=1e-6) == (kind == "none"), kind
+
+
+def test_what_a_rotation_turns_by_may_be_learned() -> None:
+    turning = rotary()
+    cos, sin = turning.tables(torch.arange(8), 16, torch.float32)
+    speed = torch.ones((), requires_grad=True)
+    x = torch.randn(1, 8, 2, 16, requires_grad=True)
+    (turning.rotate(x, (cos * speed, sin * speed)) * torch.randn_like(x)).sum().backward()
+    assert speed.grad is not None and speed.grad != 0
+    assert x.grad is not None

@@ -8,6 +8,7 @@ import torch
 
 import blocklab as bl
 from blocklab.data.dataset import Dataset
+from blocklab.errors import BlocklabError
 from blocklab.model import compiled_blocks
 from blocklab.model.evaluation import evaluating
 from blocklab.parts import attention
@@ -181,6 +182,38 @@ def test_compiling_ahead_changes_nothing_and_is_in_no_steps_time(as_it_is):
     once = ahead.compile_seconds
     ahead.step()
     assert ahead.compile_seconds == once
+
+
+class Centred(bl.parts.RMSNorm):
+    """A norm that remembers what it saw."""
+
+    def __init__(self, d, config):
+        super().__init__(d, config)
+        self.register_buffer("mean", torch.zeros(d))
+
+    def forward(self, x):
+        if self.training:
+            self.mean.lerp_(x.detach().mean((0, 1)), 0.1)
+        return super().forward(x - self.mean)
+
+
+def test_compiling_ahead_leaves_buffers_alone(as_it_is):
+    plain, compiled = trainer(Numerics()), trainer(Numerics(compile=True))
+    for each in (plain, compiled):
+        each.model.blocks[0].norm["attention"] = Centred(64, bl.parts.RMSNorm.Config())
+    assert [compiled.step() for _ in range(2)] == pytest.approx([plain.step() for _ in range(2)])
+    seen = (each.model.blocks[0].norm["attention"].mean for each in (plain, compiled))
+    torch.testing.assert_close(*seen)
+
+
+def test_what_cannot_be_compiled_is_said_in_a_line(monkeypatch):
+    def without_a_compiler():
+        raise torch._dynamo.exc.TorchDynamoException("no working C++ compiler\nmore of it")
+
+    monkeypatch.setattr(compiled_blocks, "_code", without_a_compiler)
+    said = "numerics.compile: .* cannot be compiled here: no working C.. compiler; set numerics"
+    with pytest.raises(BlocklabError, match=said):
+        trainer(Numerics(compile=True)).step()
 
 
 def test_what_routes_is_trained_as_it_is(monkeypatch):

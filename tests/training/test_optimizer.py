@@ -341,6 +341,18 @@ def test_state_that_does_not_fit_is_refused_and_changes_nothing(change, words):
     assert all(after[name].equal(before[name]) for name in before)
 
 
+def test_loaded_state_takes_the_parameters_dtype():
+    named = parameters(torch.float64)
+    optimizer = build_optimizer(AdamW(), named, 0.01)
+    optimizer.load_state_tensors(
+        {name: tensor.float() for name, tensor in stepped(AdamW()).state_tensors().items()}
+    )
+    give_gradients(named, 2)
+    optimizer.step(1.0)
+    kept = optimizer.state_tensors()
+    assert {t.dtype for name, t in kept.items() if name.startswith("exp_")} == {torch.float64}
+
+
 def test_loaded_state_is_a_copy():
     state = {name: tensor.clone() for name, tensor in stepped(AdamW()).state_tensors().items()}
     target = stepped(AdamW())

@@ -100,6 +100,7 @@ def train(
             dataset,
             threads=torch.get_num_threads(),
             devices=None if device is None else [str(usable_device(device))],
+            say=progress.say,
         )
     spec = RunSpec(
         model=config,

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from blocklab.model.transformer import called
+from blocklab.parts.attention import CausalAttention
 from blocklab.parts.context import AttentionContext, ContextOfOneLayer
 from blocklab.parts.positions import Positions, Tables
 
@@ -18,13 +20,21 @@ def compiled(block: nn.Module, x: Tensor, context: AttentionContext) -> Tensor:
     """Through the block in compiled code, (B, T, d_model) -> (B, T, d_model).
 
     For whole sequences: nothing is padding, and no cache holds what came before. Call it within
-    `for_every_model`. Raises what the compiler raises, at the first block of a kind.
+    `for_every_model`. A block or an attention of somebody else's is called as it is: it may keep in
+    the context what other layers are to find there. Raises what the compiler raises, at the first
+    block of a kind.
     """
     assert context.cache is None and context.real is None
-    width = getattr(getattr(block, "attention", None), "head_dim", None)
-    tables = None if width is None else context.tables(width, x.dtype)
+    attention = getattr(block, "attention", None)
+    if not (_is_ours(block) and isinstance(attention, CausalAttention) and _is_ours(attention)):
+        return called(block, x, context)
+    tables = context.tables(attention.head_dim, x.dtype)
     found: Tensor = _code()(block, x, context.positions, context.places, tables, context.dropout)
     return found
+
+
+def _is_ours(part: nn.Module) -> bool:
+    return type(part).__module__.split(".")[0] == "blocklab"
 
 
 @functools.cache

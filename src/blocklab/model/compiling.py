@@ -19,12 +19,14 @@ Code: TypeAlias = Callable[..., Sequence[Tensor]]
 
 
 def for_every_model() -> AbstractContextManager[object]:
-    """Inside, compiled functions go on compiling where PyTorch would stop at the eighth kind.
+    """Inside, compiled functions serve every model as if it were a process's only one.
 
-    All models share one function's code, and from its limit on the rest would silently not be
-    compiled: what a process did before would decide how a model is computed.
+    All models share one function's code. PyTorch would stop compiling at the eighth kind, and take
+    a model with hooks for one without: what a process did before would decide what is computed.
     """
-    patch: AbstractContextManager[object] = torch._dynamo.config.patch(recompile_limit=MOST)
+    patch: AbstractContextManager[object] = torch._dynamo.config.patch(
+        recompile_limit=MOST, skip_nnmodule_hook_guards=False
+    )
     return patch
 
 

@@ -177,7 +177,8 @@ class Rotary(Positions):
 
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
-        if is_plain_torch() or not (torch.is_grad_enabled() and x.requires_grad):
+        learns = torch.is_grad_enabled() and x.requires_grad
+        if is_plain_torch() or not learns or cos.requires_grad or sin.requires_grad:
             return _turned(x, cos, sin, self.config.interleaved)
         return _Turned.apply(x, cos, sin, self.config.interleaved)  # type: ignore[no-any-return, no-untyped-call]
 

@@ -58,7 +58,8 @@ class Numerics(Record):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the matrix products in training; all else, and every evaluation, is float32."""
     compile: bool = False
-    """Whether the blocks are compiled for training. Every process pays for it once."""
+    """Whether the blocks are compiled for training, those of our own with our own attention. Every
+    process pays for it once. Dropout then drops others, from the same random numbers."""
     chunk: int | None = Field(None, gt=0)
     """Rows of logits that the loss holds at most; null is the rule of `loss.default_chunk`."""
     threads: int = Field(1, gt=0)

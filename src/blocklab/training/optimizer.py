@@ -299,4 +299,7 @@ def _checked(rule: UpdateRule, member: NamedParameter, state: State) -> State:
             f"of shape {tuple(member.parameter.shape)}, found {found}; was it saved by another "
             "optimiser or model?"
         )
-    return {name: tensor.to(expected[name].device, copy=True) for name, tensor in state.items()}
+    return {
+        name: tensor.to(expected[name].device, expected[name].dtype, copy=True)
+        for name, tensor in state.items()
+    }

@@ -156,12 +156,25 @@ class Trainer:
         return StepMetrics(self.steps_done, loss, rate, norm, log_z, inspection)
 
     def _compile(self) -> None:
-        """By a pass without consequences, so that no step's time is a compiler's."""
+        """By a pass that leaves weights and buffers alone, so that no step's time is a compiler's.
+
+        Raises BlocklabError where that fails.
+        """
         began = time.perf_counter()
         inputs, targets = self._moved(*self.windows.batch(self.steps_done))
-        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
-            self._backward(inputs, targets)
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        try:
+            with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
+                self._backward(inputs, targets)
+        except torch._dynamo.exc.TorchDynamoException as error:
+            reason = str(error).strip().split("\n")[0]
+            raise BlocklabError(
+                f"numerics.compile: this model cannot be compiled here: {reason}; "
+                "set numerics.compile to false"
+            ) from error
         self.optimizer.zero_grad()
+        for buffer, before in kept:
+            buffer.copy_(before)
         self._compiled = self.numerics
         self.compile_seconds += time.perf_counter() - began
 
