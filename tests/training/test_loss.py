@@ -310,3 +310,15 @@ def test_shapes_that_do_not_fit_are_named():
 )
 def test_chunks_are_as_few_as_fit_and_of_one_size(n_rows, chunk, expected):
     assert _evenly(n_rows, chunk) == expected
+
+
+def test_a_targets_own_logit_is_not_rounded_to_bfloat16():
+    """It enters a row's loss whole, where the others' rounding averages out in the softmax."""
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(256, 64, generator=generator).bfloat16()
+    weight = (torch.randn(4000, 64, generator=generator) / 4).bfloat16()
+    targets = torch.randint(4000, (256,), generator=generator)
+    logits = hidden.double() @ weight.double().t()
+    expected = F.cross_entropy(logits, targets, reduction="none")
+    rows = linear_cross_entropy(hidden, weight, targets).rows
+    assert (rows - expected).square().mean().sqrt() < 0.0025  # 0.0037 where it is rounded
