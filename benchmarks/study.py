@@ -99,7 +99,8 @@ def study_seconds(size: Size, workers: int, folder: Path) -> dict[str, float | s
     return {
         "wall": wall,
         "processor": processor,
-        "steps": sum(record["outcome"]["seconds"] for record in records),
+        "in_steps": sum(record["outcome"]["seconds"] for record in records),
+        "compiling": sum(record["outcome"]["compile_seconds"] for record in records),
         "numerics": numerics["dtype"] + (" compiled" if numerics["compile"] else ""),
     }
 
@@ -164,9 +165,12 @@ def compared(name: str, workers: int) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as scratch:
         found = study_seconds(size, workers, Path(scratch))
     time_the_peer()
-    wall, processor, steps = (float(found[key]) for key in ("wall", "processor", "steps"))
+    wall, processor, in_steps = (float(found[key]) for key in ("wall", "processor", "in_steps"))
     print(f"{name}: the study took {wall:.1f} s with {workers} workers, {found['numerics']}")
-    print(f"    {processor / steps - 1:.1%} of processor time beside the steps")
+    print(
+        f"    {processor / in_steps - 1:.1%} of processor time beside the steps, "
+        f"{found['compiling']:.1f} s of compiling with it"
+    )
     peers = {}
     for mode, seconds in timed.items():
         all_runs = N_RUNS * statistics.mean(seconds)
@@ -174,7 +178,7 @@ def compared(name: str, workers: int) -> dict[str, object]:
         print(
             f"    peer in {mode}: {all_runs:.1f} s one after another, {all_runs / wall:.2f} times"
         )
-    return {**asdict(size), **found, "beside_steps": processor / steps - 1, "peers": peers}
+    return {**asdict(size), **found, "beside_steps": processor / in_steps - 1, "peers": peers}
 
 
 def main() -> None:
