@@ -43,10 +43,10 @@ def test_every_shipped_question_plans_at_every_budget(name):
         assert planned.arms[-1].role == "placebo"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(shipped_studies()))
 def test_no_variant_of_a_shipped_question_is_dead(name):
-    require_differences(plan(find_study(name), TEXT))
+    for cell in plan(find_study(name), TEXT).cells:
+        require_differences(cell)
 
 
 @pytest.mark.parametrize("name", sorted(shipped_studies()))
