@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from blocklab.model.nature import is_ours
 from blocklab.model.transformer import called
 from blocklab.parts.attention import CausalAttention
 from blocklab.parts.context import AttentionContext, ContextOfOneLayer
@@ -26,15 +27,11 @@ def compiled(block: nn.Module, x: Tensor, context: AttentionContext) -> Tensor:
     """
     assert context.cache is None and context.real is None
     attention = getattr(block, "attention", None)
-    if not (_is_ours(block) and isinstance(attention, CausalAttention) and _is_ours(attention)):
+    if not (is_ours(type(block)) and type(attention) is CausalAttention):
         return called(block, x, context)
     tables = context.tables(attention.head_dim, x.dtype)
     found: Tensor = _code()(block, x, context.positions, context.places, tables, context.dropout)
     return found
-
-
-def _is_ours(part: nn.Module) -> bool:
-    return type(part).__module__.split(".")[0] == "blocklab"
 
 
 @functools.cache

@@ -10,6 +10,11 @@ from torch import Tensor, nn
 from blocklab.record import Record
 
 
+def is_ours(kind: type) -> bool:
+    """Whether a class is blocklab's own, and not somebody's that builds on it."""
+    return kind.__module__.split(".")[0] == "blocklab"
+
+
 def foreign(module: nn.Module, path: str) -> str | None:
     """What in the module at `path` is not ours: traced once, it may not tell all that it does.
 
@@ -24,7 +29,7 @@ def foreign(module: nn.Module, path: str) -> str | None:
 def foreign_itself(part: nn.Module, path: str) -> str | None:
     """As `foreign` says, of the part alone, without those inside it."""
     kind = type(part)
-    if kind.__module__.split(".")[0] != "blocklab" and kind not in _CONTAINERS:
+    if not is_ours(kind) and kind not in _CONTAINERS:
         return f"{path} is a {kind.__qualname__}"
     if _has_hooks(part):
         return f"{path} has a hook"
@@ -83,7 +88,7 @@ def nature(module: nn.Module) -> tuple[object, ...]:
 
 def _methods(kind: type) -> tuple[object, ...]:
     """A class's own functions: someone may have put others in their place."""
-    own = (base for base in kind.__mro__ if base.__module__.split(".")[0] == "blocklab")
+    own = filter(is_ours, kind.__mro__)
     return tuple(f for base in own for f in vars(base).values() if isinstance(f, FunctionType))
 
 

@@ -23,6 +23,7 @@ from blocklab.training.update_rules import (
     GradientDescent,
     OrthogonalizedMomentum,
     State,
+    Step,
     UpdateRule,
 )
 
@@ -184,16 +185,20 @@ class Optimizer:
     def step(self, factor: float) -> None:
         """Update every parameter that has a gradient, at `factor` times its group's peak rate."""
         for rule, group in self._ruled:
-            parameters: list[Tensor] = []
-            gradients, states = [], []
-            for member in group.members:
-                if member.parameter.grad is not None:
-                    parameters.append(member.parameter)
-                    gradients.append(member.parameter.grad)
-                    states.append(self._state_of(member, rule))
-            if parameters:
-                rate = self._rate * group.ratio * factor
-                rule.update(parameters, gradients, states, rate, group.decay)
+            due = [
+                (member, gradient)
+                for member in group.members
+                if (gradient := member.parameter.grad) is not None
+            ]
+            if due:
+                step = Step(
+                    [member.parameter for member, _ in due],
+                    [gradient for _, gradient in due],
+                    [self._state_of(member, rule) for member, _ in due],
+                    rate=self._rate * group.ratio * factor,
+                    decay=group.decay,
+                )
+                rule.update(step)
 
     def zero_grad(self) -> None:
         for _, member in self._members():

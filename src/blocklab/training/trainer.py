@@ -135,10 +135,9 @@ class Trainer:
         if self.numerics.compile and self._compiled != self.numerics:
             self._compile()
         began = time.perf_counter()
-        inputs, targets = self._moved(*self.windows.batch(self.steps_done))  # each (B, T)
+        inputs, targets = self._batch()
         looking = StepInspection(self.model, inputs) if self._inspects() else None
-        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
-            loss, log_z = self._backward(inputs, targets)
+        loss, log_z = self._backward(inputs, targets)
         if looking is not None:
             looking.before_update()
         norm = clip_gradients(self.model.parameters(), self.training.clip or math.inf)
@@ -161,11 +160,9 @@ class Trainer:
         Raises BlocklabError where that fails.
         """
         began = time.perf_counter()
-        inputs, targets = self._moved(*self.windows.batch(self.steps_done))
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
-                self._backward(inputs, targets)
+            self._backward(*self._batch())
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().split("\n")[0]
             raise BlocklabError(
@@ -231,6 +228,10 @@ class Trainer:
         """A batch to where the model is."""
         return inputs.to(self.device), targets.to(self.device)
 
+    def _batch(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of the next step, each (B, T)."""
+        return self._moved(*self.windows.batch(self.steps_done))
+
     def _inspects(self) -> bool:
         every = self.training.inspect_every
         return every is not None and self.steps_done % every == 0
@@ -244,6 +245,11 @@ class Trainer:
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Gradients of the mean loss over all targets, whatever the micro-batches' sizes."""
+        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
+            return self._accumulated(inputs, targets)
+
+    def _accumulated(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+        """Micro-batch by micro-batch: the mean loss, and that of log Z."""
         n_targets = targets.numel()
         loss = log_z = 0.0
         for x, y in zip(

@@ -6,7 +6,7 @@ PyTorch's compiler, most of a second in every process that trains, and each step
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeAlias
+from typing import Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,19 @@ from torch.optim.sgd import sgd
 State: TypeAlias = dict[str, Tensor]
 
 
+class Step(NamedTuple):
+    """What parameters are updated by: entries of the lists belong together."""
+
+    parameters: list[Tensor]
+    gradients: list[Tensor]
+    states: list[State]
+    rate: float
+    decay: float
+
+    def remembered(self, name: str) -> list[Tensor]:
+        return [state[name] for state in self.states]
+
+
 class UpdateRule(Protocol):
     """One algorithm. Its updates act in place, on parameters and on what it remembers of them."""
 
@@ -24,15 +37,8 @@ class UpdateRule(Protocol):
         """What is remembered of a parameter that was never updated."""
         ...
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        states: Sequence[State],
-        rate: float,
-        decay: float,
-    ) -> None:
-        """One step at this rate and weight decay. Call it without gradients being recorded."""
+    def update(self, step: Step) -> None:
+        """Take it. Call it without gradients being recorded."""
         ...
 
 
@@ -52,28 +58,21 @@ class DecoupledAdam:
             "exp_avg_sq": torch.zeros_like(parameter),
         }
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        states: Sequence[State],
-        rate: float,
-        decay: float,
-    ) -> None:
+    def update(self, step: Step) -> None:
         adam(
-            parameters,
-            gradients,
-            [state["exp_avg"] for state in states],
-            [state["exp_avg_sq"] for state in states],
+            step.parameters,
+            step.gradients,
+            step.remembered("exp_avg"),
+            step.remembered("exp_avg_sq"),
             [],
-            [state["step"] for state in states],
-            fused=_can_fuse(parameters) or None,
+            step.remembered("step"),
+            fused=_can_fuse(step.parameters) or None,
             decoupled_weight_decay=True,
             amsgrad=False,
             beta1=self.betas[0],
             beta2=self.betas[1],
-            lr=rate,
-            weight_decay=decay,
+            lr=step.rate,
+            weight_decay=step.decay,
             eps=self.eps,
             maximize=False,
         )
@@ -89,22 +88,18 @@ class GradientDescent:
     def fresh(self, parameter: nn.Parameter) -> State:
         return {"momentum_buffer": torch.zeros_like(parameter)} if self.momentum else {}
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        states: Sequence[State],
-        rate: float,
-        decay: float,
-    ) -> None:
+    def update(self, step: Step) -> None:
+        buffers: list[Tensor | None] = []
+        if self.momentum:
+            buffers += step.remembered("momentum_buffer")
         sgd(
-            parameters,
-            gradients,
-            [state["momentum_buffer"] for state in states] if self.momentum else [],
-            fused=_can_fuse(parameters) or None,
-            weight_decay=decay,
+            step.parameters,
+            step.gradients,
+            buffers,
+            fused=_can_fuse(step.parameters) or None,
+            weight_decay=step.decay,
             momentum=self.momentum,
-            lr=rate,
+            lr=step.rate,
             dampening=0.0,
             nesterov=self.nesterov,
             maximize=False,
@@ -123,20 +118,13 @@ class OrthogonalizedMomentum:
     def fresh(self, parameter: nn.Parameter) -> State:
         return {"momentum_buffer": torch.zeros_like(parameter)}
 
-    def update(
-        self,
-        parameters: list[Tensor],
-        gradients: list[Tensor],
-        states: Sequence[State],
-        rate: float,
-        decay: float,
-    ) -> None:
+    def update(self, step: Step) -> None:
         muon(
-            parameters,
-            gradients,
-            [state["momentum_buffer"] for state in states],
-            lr=rate,
-            weight_decay=decay,
+            step.parameters,
+            step.gradients,
+            step.remembered("momentum_buffer"),
+            lr=step.rate,
+            weight_decay=step.decay,
             momentum=self.momentum,
             nesterov=self.nesterov,
             ns_coefficients=NEWTON_SCHULZ,
