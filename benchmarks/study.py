@@ -99,6 +99,7 @@ def study_seconds(size: Size, workers: int, folder: Path) -> dict[str, float | s
     return {
         "wall": wall,
         "processor": processor,
+        "main": json.loads((folder / "out" / "cost.json").read_text())["main"],
         "in_steps": sum(record["outcome"]["seconds"] for record in records),
         "compiling": sum(record["outcome"]["compile_seconds"] for record in records),
         "numerics": numerics["dtype"] + (" compiled" if numerics["compile"] else ""),
@@ -169,7 +170,8 @@ def compared(name: str, workers: int) -> dict[str, object]:
     print(f"{name}: the study took {wall:.1f} s with {workers} workers, {found['numerics']}")
     print(
         f"    {processor / in_steps - 1:.1%} of processor time beside the steps, "
-        f"{found['compiling']:.1f} s of compiling with it"
+        f"{found['compiling']:.1f} s of compiling and {found['main']:.1f} s of the main process "
+        "with it"
     )
     peers = {}
     for mode, seconds in timed.items():

@@ -14,6 +14,7 @@ from blocklab.study.evidence import tuned_windows
 from blocklab.study.plan import plan
 from blocklab.study.results import SEARCH_SEED, RunResult
 from blocklab.study.summary import interactions, over_cells, summarised
+from blocklab.training.run import RunSpec
 from tests.study.test_study import TEXT, minimal
 from tests.study.test_summary import run as result
 
@@ -38,8 +39,8 @@ def trained(planned, loss_of, order=None):
         if order is not None:
             missing = [order.choice(missing)]
         for run in missing:
-            asked[run.spec.id] = run
-            known[run.spec.id] = loss_of(run)
+            asked[run.id] = run
+            known[run.id] = loss_of(run)
     return known, asked
 
 
@@ -48,17 +49,17 @@ def arms_of(planned, known, asked):
     windows = {}
     runs = []
     for run in asked.values():
-        loss = known[run.spec.id]
+        loss = known[run.id]
         made: RunResult = result(run.arm, run.seed, run.learning_rate, loss)
         runs.append(made.__class__(**vars(made) | {"cell": run.cell, "rung": run.rung}))
         if loss is not None:
-            windows[run.spec.id] = (loss + 0.001 * np.sin(np.arange(200.0)), np.full(200, 16))
+            windows[run.id] = (loss + 0.001 * np.sin(np.arange(200.0)), np.full(200, 16))
     return {
         cell.arms[0].cell: summarised(
             cell,
             [way for way in ways if way.arm.cell == cell.arms[0].cell],
             runs,
-            lambda run: windows[run.spec.id],
+            lambda run: windows[run.id],
         )
         for cell in planned.cells
     }
@@ -165,7 +166,7 @@ def test_equivalence_can_be_found_over_the_settings_of_a_nuisance():
     spread = 0.001 * np.sin(np.arange(200.0))
 
     def windows_of(run):
-        return known[run.spec.id] + spread, np.full(200, 16)
+        return known[run.id] + spread, np.full(200, 16)
 
     windows = [
         {w.arm.name: tuned_windows(planned, w, windows_of) for w in ways if w.arm.cell == cell}
@@ -243,3 +244,17 @@ def test_without_a_search_the_grid_alone_is_trained():
     _, asked = trained(planned, lambda run: 3.0)
     assert {run.seed for run in asked.values()} == {1, 2}
     assert len(asked) == 3 * 2 * 2
+
+
+def test_watching_writes_out_each_record_once_however_many_runs_there_are(monkeypatch):
+    # Asked for at every message of every run, an id cost a study of 400 runs five minutes.
+    written = []
+    plain = RunSpec.plain
+    monkeypatch.setattr(RunSpec, "plain", lambda spec: written.append(spec) or plain(spec))
+    planned = plan(searching(), TEXT)
+    known, _ = trained(
+        planned,
+        lambda run: bowl(run.arm, run.learning_rate, run.seed),
+        random.Random(0),
+    )
+    assert len(written) == len(known)

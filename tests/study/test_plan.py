@@ -28,13 +28,13 @@ def test_the_placebo_differs_from_the_baseline_in_its_draw_alone():
 
 
 def test_adding_a_variant_a_seed_or_a_rate_changes_no_other_runs_id():
-    before = {run.spec.id for run in runs_of(plan(minimal(), TEXT))}
+    before = {run.id for run in runs_of(plan(minimal(), TEXT))}
     wider = minimal(
         variants={"layer-norm": {"block.norm.kind": "layer"}, "tied": {"tie_embeddings": True}},
         seeds=3,
         training={"steps": 10, "batch_size": 2, "learning_rates": [1e-3, 3e-3, 1e-2]},
     )
-    after = {run.spec.id for run in runs_of(plan(wider, TEXT))}
+    after = {run.id for run in runs_of(plan(wider, TEXT))}
     assert before < after
 
 

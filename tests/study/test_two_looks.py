@@ -28,7 +28,7 @@ def finished(effect, order=None):
 
     def windows_of(run):
         spread = 1e-4 * np.sin(np.arange(200.0))
-        return known[run.spec.id] + spread, np.full(200, 16)
+        return known[run.id] + spread, np.full(200, 16)
 
     while True:
         now = at_look(planned, courses(planned, known), windows_of)
@@ -38,9 +38,9 @@ def finished(effect, order=None):
         for run in missing if order is None else [order.choice(missing)]:
             own = effect + noise("v", run.seed) if run.arm == "layer-norm" else 0.0
             curve = 0.03 * math.log(run.learning_rate / 3e-3, 3) ** 2
-            known[run.spec.id] = 3.0 + curve + own + noise("s", run.seed)
-            asked[run.spec.id] = run
-    runs = [result(r.arm, r.seed, r.learning_rate, known[r.spec.id]) for r in asked.values()]
+            known[run.id] = 3.0 + curve + own + noise("s", run.seed)
+            asked[run.id] = run
+    runs = [result(r.arm, r.seed, r.learning_rate, known[r.id]) for r in asked.values()]
     arms = summarised(now, courses(now, known), runs, windows_of)
     return now, arms, {run.seed for run in asked.values()}
 

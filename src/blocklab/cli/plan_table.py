@@ -80,7 +80,7 @@ def _lengths(
     known = place.known()
     ways = all_courses(plan, known)
     expected = sum(way.n_expected for way in ways)
-    found = sum(run.spec.id in known for way in ways for run in way.runs)
+    found = sum(run.id in known for way in ways for run in way.runs)
     yield f"{expected} runs{_made_of(plan)}; {found} already finished in {place.path}"
     steps = ways[0].runs[0].steps
     tokens = steps * study.training.batch_size * plan.arms[0].config.context_length
@@ -92,7 +92,7 @@ def _lengths(
     flops = {arm.name: count(arm.config).flops_per_token() for arm in plan.cells[0].arms}
     work = 0.0
     for way in ways:
-        done = sum(run.spec.id in known for run in way.runs)
+        done = sum(run.id in known for run in way.runs)
         # The timed arms stand for those of other settings and rungs, by their arithmetic.
         share = count(way.arm.config).flops_per_token() / flops[way.arm.name]
         trained = n_tokens(way.arm)

@@ -37,7 +37,7 @@ class Course:
 
     def missing(self, known: Known) -> list[PlannedRun]:
         """What must be trained next."""
-        return [run for run in self.runs if run.spec.id not in known]
+        return [run for run in self.runs if run.id not in known]
 
 
 def courses(plan: Plan, known: Known) -> tuple[Course, ...]:
@@ -70,7 +70,7 @@ def _course(plan: Plan, arm: PlannedArm, known: Known) -> Course:
     while True:
         runs = [plan.run(arm, seed, rate) for seed in plan.seeds for rate in rates]
         asked = (*searched, *runs)
-        if any(run.spec.id not in known for run in runs):
+        if any(run.id not in known for run in runs):
             return Course(arm, asked, rates, None, undecided, len(asked))
         losses = {rate: _by_seed(runs, rate, known) for rate in rates}
         reading = tuned(losses)
@@ -93,14 +93,14 @@ def _searched(
             return runs, decision
         asked = [plan.run(arm, SEARCH_SEED, rate) for rate in decision.rates]
         runs += asked
-        if any(run.spec.id not in known for run in asked):
+        if any(run.id not in known for run in asked):
             return runs, None
-        shown |= {run.learning_rate: known[run.spec.id] for run in asked}
+        shown |= {run.learning_rate: known[run.id] for run in asked}
 
 
 def _three_at_the_edge(searched: Sequence[PlannedRun], known: Known) -> tuple[float, ...]:
     """The best rate that was found and its nearest two, for an arm that stays undecided."""
-    losses = {run.learning_rate: known[run.spec.id] for run in searched}
+    losses = {run.learning_rate: known[run.id] for run in searched}
     rates = sorted(losses)
     finite = {rate: loss for rate, loss in losses.items() if loss is not None}
     alive = {rate: loss for rate, loss in finite.items() if not diverged(loss)}
@@ -110,4 +110,4 @@ def _three_at_the_edge(searched: Sequence[PlannedRun], known: Known) -> tuple[fl
 
 
 def _by_seed(runs: Sequence[PlannedRun], rate: float, known: Known) -> dict[int, float | None]:
-    return {run.seed: known[run.spec.id] for run in runs if run.learning_rate == rate}
+    return {run.seed: known[run.id] for run in runs if run.learning_rate == rate}

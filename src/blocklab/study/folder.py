@@ -71,7 +71,7 @@ class StudyFolder:
         self._outcomes: dict[Path, RunOutcome] = {}
 
     def run_folder(self, run: PlannedRun) -> Path:
-        return self.path / "runs" / run.spec.id
+        return self.path / "runs" / run.id
 
     @property
     def plugins(self) -> tuple[Path, ...]:
@@ -210,7 +210,7 @@ class StudyFolder:
         if outcome is None:
             return None
         return RunResult(
-            id=run.spec.id,
+            id=run.id,
             arm=run.arm,
             seed=run.seed,
             learning_rate=run.learning_rate,

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
@@ -55,7 +56,12 @@ class PlannedRun:
     learning_rate: float
     spec: RunSpec
 
-    @property
+    @cached_property
+    def id(self) -> str:
+        """The record's: asked for again whenever a run is finished, and long to write out."""
+        return self.spec.id
+
+    @cached_property
     def steps(self) -> int:
         """Optimiser steps it takes."""
         return self.spec.training.n_steps(self.spec.model.context_length) or 0
@@ -75,10 +81,10 @@ class Plan:
     ladder: tuple["PlannedRung", ...] = ()
     earlier: Mapping[str, Estimate] | None = None
     """The first look's effects, where the study looks twice and has come to the second."""
-    made: dict[tuple[str, str, int, float], PlannedRun] = field(
+    made: dict[tuple[str, str, str, int, float], PlannedRun] = field(
         default_factory=dict, compare=False, repr=False
     )
-    """Runs that were asked for before, by arm, cell, seed and rate: each is made once."""
+    """Runs that were asked for before, by rung, arm, cell, seed and rate: each is made once."""
 
     @property
     def whole(self) -> tuple["Plan", ...]:
@@ -122,19 +128,24 @@ class Plan:
         full = self.numerics.dtype == "float32"
         if not self.study.repeat_in_float32 or self.rung or full:
             return None
-        run = self.run(arm, self.seeds[0], rate)
-        plain = Numerics(threads=run.spec.numerics.threads, device=run.spec.numerics.device)
-        return replace(run, rung=IN_FLOAT32, spec=run.spec.model_copy(update={"numerics": plain}))
+        plain = Numerics(threads=self.numerics.threads, device=self.numerics.device)
+        return self._once(IN_FLOAT32, arm, self.seeds[0], rate, plain)
 
     def run(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
         """One run of one of the arms."""
-        key = (arm.name, arm.cell, seed, rate)
+        return self._once(self.rung, arm, seed, rate, self.numerics)
+
+    def _once(
+        self, rung: str, arm: PlannedArm, seed: int, rate: float, numerics: Numerics
+    ) -> PlannedRun:
+        key = (rung, arm.name, arm.cell, seed, rate)
         if key not in self.made:
-            self.made[key] = self._made(arm, seed, rate)
+            spec = self._spec(arm, seed, rate, numerics)
+            self.made[key] = PlannedRun(arm.name, arm.cell, rung, seed, rate, spec)
         return self.made[key]
 
-    def _made(self, arm: PlannedArm, seed: int, rate: float) -> PlannedRun:
-        spec = RunSpec(
+    def _spec(self, arm: PlannedArm, seed: int, rate: float, numerics: Numerics) -> RunSpec:
+        return RunSpec(
             model=arm.config,
             training=arm.training.at(rate),
             data=self.study.data,
@@ -142,10 +153,9 @@ class Plan:
             seed=seed,
             metrics=self.study.metrics,
             draw=arm.draw,
-            numerics=self.numerics,
+            numerics=numerics,
             plugins=used_by(arm.config, self.plugins),
         )
-        return PlannedRun(arm.name, arm.cell, self.rung, seed, rate, spec)
 
 
 @dataclass(frozen=True)

@@ -167,7 +167,7 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
     known = place.known()
     plan = at_look(plan, courses(plan, known), place.windows_of)
     asked = [run for way in all_courses(plan, known) for run in way.runs]
-    done = [run for run in asked if run.spec.id in known]
+    done = [run for run in asked if run.id in known]
     found = (place.result_of(run) for run in done)
     runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
     arms, cells = _arms(plan, known, runs, place)
@@ -242,7 +242,6 @@ class _Training:
         self.known = place.known()
         self.under_way: dict[Path, PlannedRun] = {}
         self.steps: dict[Path, int] = {}
-        self.expected = 0
 
     def take_finished(self, other: StudyFolder) -> None:
         """Copy the finished runs of another study, and those that they let this one ask for."""
@@ -259,7 +258,7 @@ class _Training:
         """Train until nothing more is asked for."""
         jobs = self._asked()
         if self.watcher is not None:
-            self.watcher.planned(self.plan, self._found(), self.expected)
+            self.watcher.planned(self.plan, self.found, self.expected)
         if not jobs:
             return
         with ProcessPool(workers) as pool:
@@ -271,7 +270,7 @@ class _Training:
                 else:
                     run = self.under_way.pop(event)
                     self.steps[event] = run.steps
-                    self.known[run.spec.id] = self.place.loss_of(event)
+                    self.known[run.id] = self.place.loss_of(event)
                     for job in self._asked():
                         pool.submit(job)
                 self._tell()
@@ -279,7 +278,6 @@ class _Training:
     def _asked(self) -> list[Job]:
         """Jobs for what the known losses ask for and is not under way yet."""
         self._go_on()
-        self.expected = sum(way.n_expected for way in self.ways)
         jobs = []
         for run in missing_runs(self.ways, self.known):
             folder = self.place.run_folder(run)
@@ -296,6 +294,11 @@ class _Training:
         plan = at_look(self.plan, self.ways, self.place.windows_of)
         if plan is not self.plan:
             self.plan, self.ways = plan, all_courses(plan, self.known)
+        # Told several times a second, and no other before the next run is finished.
+        asked = [run for way in self.ways for run in way.runs]
+        self.found = sum(run.id in self.known for run in asked)
+        self.expected = sum(way.n_expected for way in self.ways)
+        self.steps_of_a_run = sum(run.steps for run in asked) / len(asked)
 
     def _job(self, run: PlannedRun, folder: Path) -> Job:
         assert self.ready.dataset.folder is not None
@@ -307,18 +310,14 @@ class _Training:
             checkpoint_seconds=self.checkpoint_seconds,
         )
 
-    def _found(self) -> int:
-        return sum(run.spec.id in self.known for way in self.ways for run in way.runs)
-
     def _tell(self) -> None:
         if self.watcher is None:
             return
         done = sum(self.steps.values())
         left = sum(run.steps - self.steps.get(path, 0) for path, run in self.under_way.items())
-        unknown = max(0, self.expected - self._found() - len(self.under_way))
-        asked = [run.steps for way in self.ways for run in way.runs]
-        expected = done + left + round(unknown * sum(asked) / len(asked))
-        self.watcher.progressed(done, max(expected, 1), self._found(), self.expected)
+        unknown = max(0, self.expected - self.found - len(self.under_way))
+        expected = done + left + round(unknown * self.steps_of_a_run)
+        self.watcher.progressed(done, max(expected, 1), self.found, self.expected)
 
 
 def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost | None) -> Facts:
