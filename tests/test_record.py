@@ -61,6 +61,61 @@ def test_every_preset_survives_yaml(name: str, tmp_path: Path) -> None:
     assert ModelConfig.from_yaml(tmp_path / "model.yaml") == config
 
 
+PRESET_FILE = """
+preset: llama-3-8b
+d_model: 256
+n_layers: 2
+n_kv_heads: 1
+vocab_size: null
+block: {norm: {eps: 0.5}}
+block.feed_forward.activation: relu
+blocks.1.attention.window: 4
+"""
+
+
+def test_a_models_file_may_name_a_preset_and_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(PRESET_FILE)
+    sized = bl.presets.preset("llama-3-8b")(d_model=256, n_layers=2, n_kv_heads=1)
+    assert ModelConfig.from_yaml(file) == sized.with_changes(
+        {
+            "vocab_size": None,
+            "block.norm.eps": 0.5,
+            "block.feed_forward.activation": "relu",
+            "blocks.1.attention.window": 4,
+        }
+    )
+    file.write_text("preset: gpt2_medium\nn_heads: null\n")
+    assert ModelConfig.from_yaml(file) == bl.presets.preset("gpt2-medium")()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("llama-3-8b", "llama-3-8", "unknown preset 'llama-3-8'; did you mean 'llama-3-8b'"),
+        ("n_layers", "n_layer", "unknown key 'n_layer'; did you mean 'n_layers'"),
+        ("n_kv_heads", "n_kv_head", "unknown key 'n_kv_head'; did you mean 'n_kv_heads'"),
+        ("d_model: 256", "d_model: wide", "d_model: 'wide' does not fit"),
+        ("d_model: 256", "d_model: 0", "d_model: 0 does not fit"),
+        ("n_kv_heads: 1", "n_kv_heads: [1]", r"block\.attention\.n_kv_heads: \[1\] does not fit"),
+        ("eps: 0.5", "epsilon: 0.5", r"block\.norm\.epsilon: unknown key 'epsilon'"),
+        ("blocks.1", "blocks.one", r"blocks\.one\.attention\.window: expected blocks\.NUMBER"),
+    ],
+)
+def test_what_is_wrong_in_a_file_with_a_preset_is_named(
+    old: str, new: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.yaml"
+    file.write_text(PRESET_FILE.replace(old, new))
+    with pytest.raises(BlocklabError, match=rf"model\.yaml: .*{message}"):
+        ModelConfig.from_yaml(file)
+
+
+def test_a_presets_size_that_is_no_number_is_refused_by_its_path() -> None:
+    with pytest.raises(BlocklabError, match="d_model: 'wide' does not fit"):
+        bl.presets.gpt2(d_model="wide")
+
+
 def test_yaml_reads_off_as_false_and_it_still_means_off(tmp_path: Path) -> None:
     file = tmp_path / "model.yaml"
     file.write_text("block: {parallel: off}\n")

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, Self, cast
 import yaml
 from pydantic import Field, SerializeAsAny, WrapValidator, model_validator
 
-from blocklab.errors import BlocklabError
+from blocklab.errors import BlocklabError, nearest
 from blocklab.model.block import BlockConfig, StandardBlock
 from blocklab.model.initialization import InitializationConfig, Normal
 from blocklab.model.layers import Layer, LayerException
+from blocklab.model.preset_fields import SIZES, preset_fields
 from blocklab.parts.attention import CausalAttention
 from blocklab.parts.norm import NoNorm, NormConfig
 from blocklab.parts.part import Spec, linear, under
@@ -174,7 +175,11 @@ class ModelConfig(Record):
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> "ModelConfig":
-        """Read a config; raises BlocklabError naming the file."""
+        """Read a config: all of its fields, or a preset, its sizes and changes to it.
+
+        Other keys beside `preset` are paths as in `with_changes`. Raises BlocklabError naming the
+        file.
+        """
         try:
             data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -182,9 +187,23 @@ class ModelConfig(Record):
         if not isinstance(data, dict):
             raise BlocklabError(f"{path}: expected a mapping of a model's fields")
         try:
-            return cls.parse(data)
+            return cls._of_preset(data) if "preset" in data else cls.parse(data)
         except BlocklabError as error:
             raise BlocklabError(f"{path}: {error}") from None
+
+    @classmethod
+    def _of_preset(cls, data: Mapping[str, Any]) -> "ModelConfig":
+        """Sizes go to the preset, for others follow them; all else is set as it is."""
+        known = {"preset", *SIZES, *cls.model_fields}
+        for path in data:
+            first = str(path).split(".")[0]
+            if first not in known | {"blocks"}:
+                raise BlocklabError(f"unknown key '{path}'; {nearest(first, known)}")
+        sizes = {name: data[name] for name in SIZES if data.get(name) is not None}
+        config = cls.parse(preset_fields(str(data["preset"]), sizes))
+        # A vocabulary of null is one until a tokenizer gives it; a model has no heads to set so.
+        done = {"preset", "n_heads", "n_kv_heads", *sizes}
+        return config.with_changes({path: data[path] for path in data if path not in done})
 
     def to_yaml(self, path: str | Path) -> None:
         """Write every field, defaults included."""
