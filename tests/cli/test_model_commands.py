@@ -13,11 +13,13 @@ import torch
 import blocklab as bl
 from blocklab.cli import models
 from blocklab.cli.models import named_model
+from blocklab.cli.starting_point import starting_point
 from blocklab.data.tokenizer import ByteTokenizer
 from blocklab.errors import BlocklabError
 from blocklab.generation import compiled
 from blocklab.model import compiling
 from blocklab.training.trained import load_trained, weights_fingerprint
+from tests.exchange.folders import write_config
 
 SIZES = ["--set", "d_model=32", "--set", "n_layers=1", "--set", "context_length=16"]
 SIZES += ["--set", "block.feed_forward.d_ff=32", "--set", "block.attention.n_heads=2"]
@@ -237,6 +239,26 @@ def test_a_name_on_the_hub_is_fetched_without_code_or_pickle(monkeypatch, checkp
     (patterns,) = asked.values()
     assert list(asked) == ["some/model"]
     assert not [p for p in patterns if p.endswith((".py", ".bin"))]
+
+
+def test_whoever_needs_no_weights_fetches_and_reads_none(run, monkeypatch, tmp_path):
+    folder, asked = tmp_path / "fetched", []
+    write_config(folder)
+
+    def snapshot_download(name, allow_patterns):
+        asked.append((name, allow_patterns))
+        return str(folder)
+
+    fake = SimpleNamespace(snapshot_download=snapshot_download)
+    monkeypatch.setitem(sys.modules, "huggingface_hub", fake)
+    code, said, errors = run("count", "hf:some/model", "--json")
+    assert code == 0, errors
+    assert asked == [("some/model", ["config.json"])]
+    assert json.loads(said)["total"] == json.loads(run("count", folder, "--json")[1])["total"]
+    # There is nothing but config.json: whoever wants weights says so.
+    assert run("generate", folder, "x")[0] == 2
+    assert run("train", folder, "--out", tmp_path / "out", "--steps", 1)[0] == 2
+    assert starting_point(str(folder), from_scratch=True).model is None
 
 
 def test_the_hub_without_its_package_or_a_network_is_one_clear_line(run, monkeypatch):

@@ -5,11 +5,11 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import Plugin, Set
+from blocklab.cli.options import Model, Plugin, Set
 
 
 def count(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a YAML file or a run.")],
+    model: Model,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, every row.")] = False,
     changes: Set = None,
     plugin: Plugin = None,

@@ -6,8 +6,10 @@ from blocklab.errors import BlocklabError
 
 PREFIX = "hf:"
 
+_CONFIG = "config.json"
+
 _FILES = (
-    "config.json",
+    _CONFIG,
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
@@ -16,12 +18,13 @@ _FILES = (
 )
 
 
-def fetched(name: str) -> Path:
-    """The folder that holds the checkpoint `hf:org/name`.
+def fetched(name: str, *, only_config: bool = False) -> Path:
+    """The folder that holds the checkpoint `hf:org/name`, or no more of it than config.json.
 
     Only configuration, tokenizer and safetensors are fetched: no code and no pickle. Raises
     BlocklabError without huggingface_hub, without a network, and for a name that is not there.
     """
+    wanted = [_CONFIG] if only_config else list(_FILES)
     repository = name.removeprefix(PREFIX)
     try:
         from huggingface_hub import snapshot_download
@@ -30,7 +33,7 @@ def fetched(name: str) -> Path:
             f"{name}: needs the package huggingface_hub; pip install 'blocklab[hub]'"
         ) from None
     try:
-        return Path(snapshot_download(repository, allow_patterns=list(_FILES)))
+        return Path(snapshot_download(repository, allow_patterns=wanted))
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise BlocklabError(

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from blocklab.cli import models
-from blocklab.cli.model_argument import model_config
-from blocklab.cli.models import is_untrained
+from blocklab.cli.model_argument import is_untrained, model_config
 from blocklab.cli.starting_point import fitting_tokenizer
 from blocklab.data.corpora import Say, read_corpus
 from blocklab.data.dataset import DataConfig, prepare

@@ -1,25 +1,39 @@
-"""What MODEL means on the command line: a preset, a YAML file, or a run's folder."""
+"""What MODEL means on the command line, where its weights do not matter."""
 
-import json
 from pathlib import Path
 
+from blocklab.cli.hub import PREFIX, fetched
 from blocklab.errors import BlocklabError, nearest
+from blocklab.exchange.load import load_config
 from blocklab.model import presets
 from blocklab.model.config import ModelConfig
 
 
+def is_untrained(name: str) -> bool:
+    """Whether MODEL is a config without weights: a preset or a YAML file."""
+    known = name.replace("_", "-") in presets.names()
+    return known or Path(name).suffix.lower() in (".yaml", ".yml")
+
+
 def model_config(name: str) -> ModelConfig:
     """The config that MODEL names. Raises BlocklabError when it names nothing."""
-    path = Path(name)
     if name.replace("_", "-") in presets.names():
         return presets.preset(name)()
-    if path.is_file():
+    if name.startswith(PREFIX):
+        return load_config(fetched(name, only_config=True))
+    path = require_somewhere(name)
+    # By any name: only weights have endings of their own.
+    if path.is_file() and path.suffix != ".gguf":
         return ModelConfig.from_yaml(path)
-    record = path / "run.json"
-    if record.is_file():
-        stored = json.loads(record.read_text(encoding="utf-8"))
-        return ModelConfig.parse(stored["spec"]["model"], at=str(record))
-    raise BlocklabError(
-        f"no model '{name}': not a YAML file, not a run's folder, and not a preset; "
-        f"{nearest(name, presets.names())}"
-    )
+    return load_config(path)
+
+
+def require_somewhere(name: str) -> Path:
+    """The path that MODEL is. Raises BlocklabError, with the presets, where there is none."""
+    path = Path(name)
+    if not path.exists():
+        raise BlocklabError(
+            f"no model '{name}': not a preset, a YAML file, a run, a Hugging Face folder, a .gguf "
+            f"file or hf:org/name; {nearest(name, presets.names())}"
+        )
+    return path

@@ -5,16 +5,14 @@ Presets and YAML files are drawn anew and know nothing yet; everything else brin
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 
 import blocklab
 from blocklab.cli.hub import PREFIX, fetched
-from blocklab.cli.model_argument import model_config
+from blocklab.cli.model_argument import is_untrained, model_config, require_somewhere
 from blocklab.data.tokenizer import Tokenizer, load_tokenizer
-from blocklab.errors import BlocklabError, nearest
-from blocklab.model import presets
+from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.model.transformer import Transformer
@@ -65,12 +63,6 @@ def named_model(
     return named
 
 
-def is_untrained(name: str) -> bool:
-    """Whether MODEL is a config without weights: a preset or a YAML file."""
-    known = name.replace("_", "-") in presets.names()
-    return known or Path(name).suffix.lower() in (".yaml", ".yml")
-
-
 def _untrained(
     config: ModelConfig, dtype: torch.dtype | None, given: Tokenizer | None, name: str
 ) -> NamedModel:
@@ -92,12 +84,7 @@ def _untrained(
 
 
 def _from_elsewhere(name: str, dtype: torch.dtype | None, given: Tokenizer | None) -> NamedModel:
-    source = fetched(name) if name.startswith(PREFIX) else Path(name)
-    if not source.exists():
-        raise BlocklabError(
-            f"no model '{name}': not a preset, a YAML file, a run, a Hugging Face folder, a .gguf "
-            f"file or hf:org/name; {nearest(name, presets.names())}"
-        )
+    source = fetched(name) if name.startswith(PREFIX) else require_somewhere(name)
     loaded = blocklab.load(source, dtype)
     notes = tuple(loaded.notes)
     if given is not None:

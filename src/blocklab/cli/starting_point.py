@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from blocklab.cli.model_argument import model_config
-from blocklab.cli.models import is_untrained, named_model
+from blocklab.cli.model_argument import is_untrained, model_config
+from blocklab.cli.models import named_model
 from blocklab.data.cache import writable_cache, write_json
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
-from blocklab.training.trained import is_run, run_spec, weights_fingerprint
+from blocklab.training.trained import weights_fingerprint
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,14 +36,10 @@ def starting_point(name: str, from_scratch: bool) -> StartingPoint:
 
     Raises BlocklabError when it names nothing.
     """
-    if is_untrained(name):
+    if from_scratch or is_untrained(name):
         return StartingPoint(model_config(name))
-    if from_scratch and is_run(Path(name)):
-        return StartingPoint(run_spec(Path(name)).model)
     # The optimiser keeps float32 weights, whatever they were stored in.
     named = named_model(name, "float32")
-    if from_scratch:
-        return StartingPoint(named.model.config)
     return StartingPoint(named.model.config, named.model, named.tokenizer)
 
 

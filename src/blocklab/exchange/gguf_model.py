@@ -8,7 +8,7 @@ stand there with one added.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -83,30 +83,48 @@ def load_gguf(path: Path, dtype: torch.dtype) -> Loaded:
     Raises BlocklabError for an architecture, a field or a quantisation that is not implemented,
     and for files that are damaged or lie.
     """
-    file = GgufFile(path)
-    name = file.metadata.get("general.architecture")
-    if name not in ARCHITECTURES:
-        raise BlocklabError(
-            f"{path}: general.architecture '{str(name)[:80]}' is not implemented; "
-            f"{nearest(str(name), ARCHITECTURES)}"
-        )
-    architecture = ARCHITECTURES[str(name)]
-    if file.metadata.get("split.count", 1) not in (0, 1):
-        raise BlocklabError(f"{path}: split.count: one of several files; merge them first")
-    fields = _fields(file, f"{name}.")
-    config = _config(fields, file, architecture)
+    found = _described(path)
+    file, config = found.file, found.config
     if config.n_layers > len(file.names()):
         raise BlocklabError(
-            f"{path}: {name}.block_count is {config.n_layers}, but there are only "
+            f"{path}: {found.name}.block_count is {config.n_layers}, but there are only "
             f"{len(file.names())} tensors"
         )
-    wanted = stored_tensors(architecture.names(), config)
+    wanted = stored_tensors(ARCHITECTURES[found.name].names(), config)
     check_tensors(wanted, file, path, (r"^rope_freqs\.weight$",))
     model = filled(config, wanted, file, dtype)
     tokenizer, start_ids, stop_ids, notes = gguf_tokenizer(file.metadata, path)
     return Loaded(
-        model, tokenizer, f"{path} ({name})", start_ids, stop_ids, (*fields.notes, *notes)
+        model, tokenizer, f"{path} ({found.name})", start_ids, stop_ids, (*found.notes, *notes)
     )
+
+
+def gguf_config(path: Path) -> ModelConfig:
+    """What the header of `path` describes. Raises BlocklabError as `load_gguf` does of it."""
+    return _described(path).config
+
+
+class _Described(NamedTuple):
+    file: GgufFile
+    name: str
+    """Of the architecture."""
+    config: ModelConfig
+    notes: tuple[str, ...]
+
+
+def _described(path: Path) -> _Described:
+    file = GgufFile(path)
+    name = str(file.metadata.get("general.architecture"))
+    if name not in ARCHITECTURES:
+        raise BlocklabError(
+            f"{path}: general.architecture '{name[:80]}' is not implemented; "
+            f"{nearest(name, ARCHITECTURES)}"
+        )
+    if file.metadata.get("split.count", 1) not in (0, 1):
+        raise BlocklabError(f"{path}: split.count: one of several files; merge them first")
+    fields = _fields(file, f"{name}.")
+    config = _config(fields, file, ARCHITECTURES[name])
+    return _Described(file, name, config, tuple(fields.notes))
 
 
 def _fields(file: GgufFile, prefix: str) -> Fields:

@@ -26,7 +26,7 @@ def load_huggingface(folder: Path, dtype: torch.dtype | None) -> Loaded:
     Raises BlocklabError for a family or field that is not implemented, for missing, unexpected or
     wrongly shaped tensors, and for damaged files; each names what it found.
     """
-    fields = Fields(read_json_object(folder / CONFIG), str(folder / CONFIG))
+    fields = _fields(folder)
     family, config = read_config(fields)
     source = open_weights(folder)
     if config.n_layers > len(source.names()):
@@ -49,6 +49,15 @@ def load_huggingface(folder: Path, dtype: torch.dtype | None) -> Loaded:
         stop_ids=_stop_ids(folder, fields),
         notes=tuple(notes),
     )
+
+
+def huggingface_config(folder: Path) -> ModelConfig:
+    """What `folder`'s config.json describes. Raises BlocklabError naming the field."""
+    return read_config(_fields(folder))[1]
+
+
+def _fields(folder: Path) -> Fields:
+    return Fields(read_json_object(folder / CONFIG), str(folder / CONFIG))
 
 
 def read_config(fields: Fields) -> tuple[Family, ModelConfig]:

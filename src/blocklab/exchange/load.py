@@ -1,14 +1,16 @@
 """One word for every checkpoint: a Hugging Face folder, a .gguf file, or a run of our own."""
 
 from pathlib import Path
+from typing import Literal
 
 import torch
 
 from blocklab.errors import BlocklabError, nearest
-from blocklab.exchange.huggingface import CONFIG, load_huggingface
+from blocklab.exchange.huggingface import CONFIG, huggingface_config, load_huggingface
 from blocklab.exchange.loaded import Loaded
 from blocklab.exchange.runs import load_run
-from blocklab.training.trained import is_run
+from blocklab.model.config import ModelConfig
+from blocklab.training.trained import is_run, trained_config
 
 DTYPES = {
     "float32": torch.float32,
@@ -27,19 +29,47 @@ def load(source: str | Path, dtype: str | torch.dtype | None = None) -> Loaded:
     files are damaged, or where they describe anything that is not implemented here.
     """
     path, chosen = Path(source), _dtype(dtype)
-    if path.suffix == ".gguf":
-        from blocklab.exchange.gguf_model import load_gguf
+    match _kind(path):
+        case "gguf":
+            from blocklab.exchange.gguf_model import load_gguf
 
-        return load_gguf(path, chosen or torch.float32)
+            return load_gguf(path, chosen or torch.float32)
+        case "run":
+            return load_run(path, chosen)
+        case "huggingface":
+            return load_huggingface(path, chosen)
+
+
+def load_config(source: str | Path) -> ModelConfig:
+    """The configuration of the model at `source`, as `load` would build it; no weight is read.
+
+    Of a folder in Hugging Face's layout config.json is enough. Raises BlocklabError as `load`.
+    """
+    path = Path(source)
+    match _kind(path):
+        case "gguf":
+            from blocklab.exchange.gguf_model import gguf_config
+
+            return gguf_config(path)
+        case "run":
+            return trained_config(path)
+        case "huggingface":
+            return huggingface_config(path)
+
+
+def _kind(path: Path) -> Literal["gguf", "run", "huggingface"]:
+    """What stands at `path`. Raises BlocklabError where it is nothing of the three."""
+    if path.suffix == ".gguf":
+        return "gguf"
     if not path.is_dir():
         found = "is no folder" if path.exists() else "does not exist"
         raise BlocklabError(
             f"{path}: {found}; expected a Hugging Face folder, a .gguf file or a run's folder"
         )
     if is_run(path):
-        return load_run(path, chosen)
+        return "run"
     if (path / CONFIG).is_file():
-        return load_huggingface(path, chosen)
+        return "huggingface"
     hint = "; it is a study: give one of its runs/…" if (path / "study.yaml").is_file() else ""
     raise BlocklabError(f"{path}: holds neither {CONFIG} nor run.json{hint}")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +47,24 @@ def run_spec(folder: Path) -> RunSpec:
     return RunSpec.parse(stored, at=f"{path}: spec")
 
 
+def trained_config(folder: Path) -> ModelConfig:
+    """The model of a finished run; a vocabulary that the tokenizer decided is read off the table.
+
+    Raises BlocklabError for one that is not finished, and for a damaged file.
+    """
+    config, weights = run_spec(folder).model, folder / WEIGHTS
+    if config.vocab_size is not None:
+        return config
+    try:
+        with safetensors.safe_open(weights, framework="pt") as file:
+            shape = file.get_slice("embedding.weight").get_shape()
+    except (OSError, safetensors.SafetensorError) as error:
+        raise BlocklabError(f"{weights}: cannot be read ({error})") from None
+    if len(shape) != 2:
+        raise BlocklabError(f"{weights}: 'embedding.weight' is no table; the file is damaged")
+    return config.with_changes({"vocab_size": shape[0]})
+
+
 def load_trained(folder: Path) -> TrainedModel:
     """Read a finished run's model. Raises BlocklabError where its files are missing or damaged."""
     spec = run_spec(folder)
@@ -56,7 +73,7 @@ def load_trained(folder: Path) -> TrainedModel:
         tensors = safetensors.torch.load_file(weights)
     except (OSError, safetensors.SafetensorError) as error:
         raise BlocklabError(f"{weights}: cannot be read ({error})") from None
-    model = Transformer(_with_rows(spec.model, tensors, weights), seed=0)
+    model = Transformer(trained_config(folder), seed=0)
     own = dict(model.named_parameters())
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
@@ -79,16 +96,6 @@ def weights_fingerprint(model: Transformer) -> str:
         found.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _with_rows(config: ModelConfig, tensors: Mapping[str, torch.Tensor], path: Path) -> ModelConfig:
-    """A vocabulary that the tokenizer decided is read off the table."""
-    if config.vocab_size is not None:
-        return config
-    table = tensors.get("embedding.weight")
-    if table is None or table.ndim != 2:
-        raise BlocklabError(f"{path}: holds no table 'embedding.weight'; the file is damaged")
-    return config.with_changes({"vocab_size": len(table)})
 
 
 def _tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
