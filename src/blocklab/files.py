@@ -83,9 +83,12 @@ def discard(folder: Path) -> None:
     shutil.rmtree(aside, ignore_errors=True)
 
 
-def remove_partial(path: Path) -> None:
-    """Remove what killed processes left of `path`; only while nobody else can be writing it."""
-    for left in path.parent.glob(f"{_PARTIAL}*-{path.name}"):
+def remove_partial(folder: Path, name: str = "*") -> None:
+    """Remove what killed processes left of the file `name`, or of any, in `folder`.
+
+    Only while nobody else can be writing there.
+    """
+    for left in folder.glob(f"{_PARTIAL}*-{name}"):
         with contextlib.suppress(OSError):
             left.unlink()
 

@@ -20,7 +20,9 @@ DELTA = 0.01
 N_ARMS = 5  # the baseline first
 N_SEEDS = 5
 FINEST = 16  # places of the lattice in one step of ×3
-REACH = 3  # steps on either side of the middle rate, two of them extensions
+EXTENSIONS = 2  # steps that the search, and then the reporting rates, may move past an edge
+REACH = 1 + EXTENSIONS  # steps on either side of the middle rate that the search may come to
+FURTHEST = 1 + EXTENSIONS * FINEST  # of the smallest spacings, about the middle reporting rate
 GRID = (1e-3, 3e-3, 9e-3)
 CURVES = ("square", "cubed above", "straight far out")
 
@@ -84,7 +86,7 @@ class Studies:
     lost: np.ndarray
     """Arms whose search ended at an edge, or whose best rate was never between two others."""
     report: np.ndarray
-    """(…, N_SEEDS, 2·REACH + 1): losses at whole spacings about the middle."""
+    """(…, N_SEEDS, 2·FURTHEST + 1): losses at whole spacings about the middle."""
     losses: np.ndarray
     """(…, N_SEEDS): read at the tuned rate."""
     slack: np.ndarray
@@ -117,11 +119,13 @@ def lowest(table, *places):
     return best
 
 
-def bracketed(table, lower, best, upper, step):
-    """The best place after at most two more at the edges; and where it still is at one."""
+def bracketed(table, lower, best, upper, step, most):
+    """The best place after at most `most` more at the edges; and where it still is at one."""
     best = lowest(table, lower, best, upper)
-    for _ in range(2):
-        down, up = best == lower, best == upper
+    for added in range(np.max(most)):
+        down, up = (best == lower) & (added < most), (best == upper) & (added < most)
+        if not (down | up).any():
+            break
         lower, upper = lower - step * down, upper + step * up
         best = lowest(table, best, np.where(down, lower, np.where(up, upper, best)))
     return best, (best == lower) | (best == upper)
@@ -136,7 +140,7 @@ def simulate(world, n_studies, rng):
     search += 3 + world.draw(rng, run_share, search.shape)
 
     centre = np.full(arms, REACH * FINEST)
-    best, lost = bracketed(search, centre - FINEST, centre, centre + FINEST, FINEST)
+    best, lost = bracketed(search, centre - FINEST, centre, centre + FINEST, FINEST, EXTENSIONS)
     best, spacing = np.where(lost, centre, best), np.full(arms, FINEST)
     for _ in range(4):
         bend = curvature(at(search, best - spacing), at(search, best), at(search, best + spacing))
@@ -145,7 +149,7 @@ def simulate(world, n_studies, rng):
         best, spacing = np.where(halved < spacing, around, best), halved
     middle = best - REACH * FINEST
 
-    offsets = np.arange(-REACH, REACH + 1)
+    offsets = np.arange(-FURTHEST, FURTHEST + 1)
     rates = (middle[..., None] + spacing[..., None] * offsets) / FINEST - optima[..., None]
     seeds = (n_studies, N_ARMS, N_SEEDS)
     report = np.repeat(world.height(rates)[:, :, None, :], N_SEEDS, 2)
@@ -153,8 +157,8 @@ def simulate(world, n_studies, rng):
     report += world.draw(rng, run_share, (*seeds, 1)) + world.draw(rng, run_share, report.shape)
 
     means = report.mean(2)
-    here = np.full(arms, REACH)
-    best, beyond = bracketed(means, here - 1, here, here + 1, 1)
+    here = np.full(arms, FURTHEST)
+    best, beyond = bracketed(means, here - 1, here, here + 1, 1, EXTENSIONS * FINEST // spacing)
     best = np.where(beyond, here, best)
     lower, bottom, upper = (at(means, best + side) for side in (-1, 0, 1))
     x = vertex(lower, bottom, upper)[0][..., None]
@@ -183,7 +187,7 @@ def shipped_arm(studies, study, arm):
     spacing = studies.spacing[study, arm]
     while True:
         places = [round(math.log(r / GRID[1], STEP) * FINEST) for r in rates]
-        columns = [(p - studies.middle[study, arm]) // spacing + REACH for p in places]
+        columns = [(p - studies.middle[study, arm]) // spacing + FURTHEST for p in places]
         found = tuned(
             {
                 r: dict(enumerate(studies.report[study, arm, :, column]))

@@ -210,6 +210,24 @@ def test_half_steps_are_added_at_half_steps():
     assert tuned(table((3.0,) * 2, (3.1,) * 2, (3.2,) * 2, rates=rates)).add == 1e-3
 
 
+@pytest.mark.parametrize("halvings", range(5))
+def test_close_rates_are_followed_as_far_past_an_edge_as_distant_ones(halvings):
+    # One noisy seed had placed three rates 15 % apart beside the best: an arm was left undecided
+    # a step of 1.3 before it.
+    each = 2**halvings  # rates in one step of the grid
+    places = [-1, 0, 1]
+    rates = [1e-2 * 3 ** (place / each) for place in places]
+    while True:
+        columns = [(3 - rate, 3 - rate) for rate in rates]
+        arm = tuned(table(*columns, rates=rates))
+        if arm.add is None:
+            break
+        assert arm.undecided is not None
+        rates.append(arm.add)
+    assert arm.undecided == AT_THE_EDGE
+    assert rates[-1] / rates[2] == pytest.approx(3**2, rel=0.01)
+
+
 @pytest.mark.parametrize("bad", [None, math.nan, math.inf])
 def test_beside_a_neighbour_that_diverged_once_the_best_rate_itself_is_read(bad):
     arm = tuned(table((3.1, 3.2, 3.3), (3.0, 3.1, 3.2), (2.9, bad, 3.0)))

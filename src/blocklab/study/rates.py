@@ -23,7 +23,9 @@ STEP = 3.0
 DEFAULT_GRID = (1e-3, 3e-3, 9e-3)
 
 EXTENSIONS = 2
-"""Rates that may be added past an edge of what was planned."""
+"""Steps that the search may go past an edge of its grid, and the reporting rates past the three
+they begin with. Those are as many rates more as they are closer together: one noisy seed may have
+placed three close ones beside the best."""
 
 HALVINGS = 4
 """How often the spacing may be halved: 3^(1/16), 7 %, is the finest."""
@@ -192,7 +194,7 @@ def tuned(losses: Mapping[float, Losses]) -> Tuned:
     add, undecided = None, None
     if side:
         undecided = AT_THE_EDGE
-        if len(rates) < 3 + EXTENSIONS:
+        if (len(rates) - 3) * spacing < EXTENSIONS:
             add = _rate(rates[best], side * spacing)
             undecided = f"its best rate lies beyond those trained: add {add:g}"
     curve = _mean_curve(table[np.isfinite(table[:, side + 1])], side)

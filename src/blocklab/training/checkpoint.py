@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias
 
 import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import new_file, refused, remove_partial, write_atomically
+from blocklab.files import refused, remove_partial, write_atomically
+from blocklab.training.tensors import write_tensors
 
 JsonObject: TypeAlias = dict[str, Any]
 """Whatever JSON can say under names."""
@@ -60,9 +60,8 @@ def save_checkpoint(
     except (TypeError, ValueError) as error:
         raise BlocklabError(f"{newest}: the state is not JSON ({error})") from None
     metadata = {"blocklab": about, "checksum": _checksum(about, stored)}
-    remove_partial(newest)
-    with new_file(newest, previous=folder / PREVIOUS) as partial:
-        partial.write_bytes(safetensors.torch.save(stored, metadata))
+    remove_partial(folder, NEWEST)
+    write_tensors(newest, stored, metadata, previous=folder / PREVIOUS)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint | None:
@@ -72,7 +71,7 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
     one. Raises BlocklabError, naming the file, when nothing whole is left.
     """
     newest, previous = folder / NEWEST, folder / PREVIOUS
-    remove_partial(newest)
+    remove_partial(folder, NEWEST)
     try:
         return _read(newest)
     except FileNotFoundError:
@@ -95,8 +94,8 @@ def load_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def remove_checkpoints(folder: Path) -> None:
-    """Remove every checkpoint in `folder`, and what a killed process left of one."""
-    remove_partial(folder / NEWEST)
+    """Remove every checkpoint in `folder`, and what killed processes left of any file."""
+    remove_partial(folder)
     for name in (NEWEST, PREVIOUS, DAMAGED):
         with suppress(OSError):
             (folder / name).unlink(missing_ok=True)
@@ -107,18 +106,13 @@ def _distinct(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[st
     first: dict[tuple[object, ...], str] = {}
     stored: dict[str, Tensor] = {}
     aliases: dict[str, str] = {}
-    memories: set[int] = set()
     for name, tensor in tensors.items():
         same = (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
         if tensor.numel() and same in first:
             aliases[name] = first[same]
         else:
             first[same] = name
-            own = tensor.detach().cpu().contiguous()
-            memory = own.untyped_storage().data_ptr()
-            # Safetensors wants each tensor to own its bytes.
-            stored[name] = own.clone() if memory in memories else own
-            memories.add(memory)
+            stored[name] = tensor.detach().cpu().contiguous()
     return stored, aliases
 
 

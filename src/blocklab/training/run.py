@@ -15,7 +15,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
 from pydantic import Field
 
@@ -46,6 +45,7 @@ from blocklab.training.stability import (
     find_spikes,
     summarised_norms,
 )
+from blocklab.training.tensors import write_tensors
 from blocklab.training.trainer import Trainer
 
 RESULTS = 1
@@ -313,10 +313,10 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         ),
     )
     tensors = {path: p.detach().cpu().contiguous() for path, p in trainer.model.named_parameters()}
-    write_atomically(folder / "model.safetensors", safetensors.torch.save(tensors))
+    write_tensors(folder / "model.safetensors", tensors)
     if evaluation is not None:
         windows = {"losses": evaluation.losses, "n_targets": evaluation.n_targets}
-        write_atomically(folder / WINDOWS, safetensors.torch.save(windows))
+        write_tensors(folder / WINDOWS, windows)
     record = {"id": spec.id, "spec": spec.plain(), "outcome": asdict(outcome)}
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
