@@ -200,6 +200,15 @@ def test_a_worker_reopens_the_same_thing(tmp_path: Path, cache: Path) -> None:
     assert float(entropy) == data.unigram_entropy
 
 
+def test_whoever_only_trains_reads_no_tokenizer(tmp_path: Path, cache: Path) -> None:
+    data = prepare(DataConfig(corpus=written(tmp_path), tokenizer="bpe:300"), cache=cache)
+    (data.folder / "tokenizer.json").unlink()
+    opened = Dataset.open(data.folder)
+    assert opened.train.tolist() == data.train.tolist()
+    with pytest.raises(BlocklabError, match="cannot be read"):
+        _ = opened.tokenizer
+
+
 def test_the_separator_of_a_tokenizer_with_a_config_survives_reopening(
     tmp_path: Path, cache: Path
 ) -> None:
@@ -234,6 +243,11 @@ def test_a_truncated_token_file_is_refused_on_opening_and_made_anew_in_preparing
         with pytest.raises(BlocklabError, match=r"train\.bin: holds .* damaged"):
             Dataset.open(data.folder)
         assert prepare(config, cache=cache).train.tolist() == whole
+    (data.folder / "tokenizer.json").write_text("{")
+    with pytest.raises(BlocklabError, match=r"tokenizer\.json': not a tokenizer"):
+        _ = Dataset.open(data.folder).tokenizer
+    assert prepare(config, cache=cache).train.tolist() == whole
+    _ = Dataset.open(data.folder).tokenizer
     (data.folder / "dataset.json").write_text("{")
     with pytest.raises(BlocklabError, match="no prepared dataset"):
         Dataset.open(data.folder)

@@ -6,6 +6,7 @@ from torch import nn
 import blocklab as bl
 from blocklab.study.liveness import require_differences
 from blocklab.study.plan import plan
+from blocklab.training.schedule import Cosine
 from tests.study.planted import PLANTED
 from tests.study.test_study import TEXT, minimal
 
@@ -118,6 +119,26 @@ def test_a_path_that_only_says_what_null_means_is_let_through_and_listed():
     study = minimal(variants={"post": {"block.placement": "post", "final_norm": "none"}})
     (difference,) = require_differences(plan(study, TEXT))
     assert difference.idle == ("final_norm",)
+
+
+def test_long_recipes_are_told_apart_by_their_first_steps(monkeypatch):
+    asked = []
+    factor = Cosine.factor
+    monkeypatch.setattr(Cosine, "factor", lambda *given: asked.append(1) or factor(*given))
+    warmups = {f"warm-{i}": {"training.schedule.warmup": 0.1 + i / 100} for i in range(1, 8)}
+    recipe = {"steps": 100_000, "batch_size": 2, "learning_rates": [1e-3, 3e-3, 1e-2]}
+    require_differences(plan(minimal(variants=warmups, training=recipe), TEXT))
+    assert 0 < len(asked) < 1000
+
+
+def test_one_schedule_in_other_words_takes_no_effect():
+    steps = {"steps": 10, "batch_size": 2, "learning_rates": [1e-3, 3e-3, 1e-2]}
+    study = minimal(
+        training=steps | {"schedule": {"kind": "cosine", "warmup": 0, "final": 1.0}},
+        variants={"constant": {"training.schedule": {"kind": "constant", "warmup": 0}}},
+    )
+    with pytest.raises(bl.BlocklabError, match="takes no effect"):
+        require_differences(plan(study, TEXT))
 
 
 def test_two_variants_that_train_the_same_are_refused_by_both_names():

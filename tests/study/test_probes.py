@@ -231,3 +231,10 @@ def test_probing_leaves_no_hook_and_no_random_number_behind():
     findings(model)
     assert torch.equal(torch.get_rng_state(), state)
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_a_large_vocabulary_is_probed_by_one_sequence():
+    assert len(probes.probe_tokens(built(vocab_size=1024))) == 2
+    many = built(vocab_size=probes.MOST_LOGITS // 24 + 1)
+    assert probes.probe_tokens(many).shape == (1, 24)
+    assert len(probes.probe_tokens(many, 12)) == 2

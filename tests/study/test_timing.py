@@ -100,3 +100,22 @@ def test_a_step_of_a_model_twice_as_deep_takes_longer():
     base, deep, *_ = plan(study, TEXT).arms
     seconds = seconds_a_step([base, deep], Dataset.from_tokens(tokens, 512), Numerics(), rounds=3)
     assert 0 < seconds[0] < seconds[1]
+
+
+def test_arms_take_turns_as_far_as_memory_holds_them(monkeypatch):
+    arms = plan(minimal(variants=VARIANTS, match="none"), TEXT).arms
+    held = []
+    monkeypatch.setattr(
+        timing, "_in_turns", lambda some, *_: held.append(len(some)) or [1.0] * len(some)
+    )
+    assert len(seconds_a_step(arms, None, Numerics())) == len(arms) == 5
+    assert held == [5]
+    held.clear()
+    largest = max(bl.count(arm.config).total for arm in arms)
+    monkeypatch.setattr(timing, "TOGETHER", 2 * 16 * largest)
+    assert len(seconds_a_step(arms, None, Numerics())) == 5
+    assert max(held) == 2
+    held.clear()
+    monkeypatch.setattr(timing, "TOGETHER", 0)
+    assert seconds_a_step(arms, None, Numerics()) == [1.0] * 5
+    assert held == [1] * 5

@@ -4,7 +4,9 @@ How it is made from text is in `dataset`; what makes which batch is in `windows`
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +61,6 @@ class Dataset:
 
     train: NDArray[np.integer]
     validation: NDArray[np.integer]
-    tokenizer: Tokenizer | None
     fingerprint: str
     notes: tuple[str, ...]
     folder: Path | None
@@ -70,6 +71,16 @@ class Dataset:
     train_documents: int
     validation_documents: int
     entropy_floor: float | None = None
+    read_tokenizer: Callable[[], Tokenizer] | None = None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer | None:
+        """What cut the text; None for tokens that were given as ids.
+
+        Read when it is first asked for: training never does, and a large one takes a second and
+        270 MB. Raises BlocklabError where its file is damaged.
+        """
+        return None if self.read_tokenizer is None else self.read_tokenizer()
 
     @staticmethod
     def open(folder: Path | str, source_notes: tuple[str, ...] | None = None) -> "Dataset":
@@ -85,15 +96,12 @@ class Dataset:
         known = _Metadata.parse(content, at=str(folder / "dataset.json"))
         if known.format != FORMAT:
             raise BlocklabError(f"{folder}: format {known.format}, expected {FORMAT}; prepare anew")
-        tokenizer = Tokenizer.load(folder / "tokenizer.json", known.tokenizer)
-        tokenizer.end_of_text = known.end_of_text
         train, validation = known.train, known.validation
         return Dataset(
             train=map_tokens(folder / FILES[Side.TRAIN], train.tokens, known.vocab_size),
             validation=map_tokens(
                 folder / FILES[Side.VALIDATION], validation.tokens, known.vocab_size
             ),
-            tokenizer=tokenizer,
             fingerprint=known.fingerprint,
             notes=(known.source_notes if source_notes is None else source_notes)
             + known.making_notes,
@@ -105,6 +113,7 @@ class Dataset:
             train_documents=train.documents,
             validation_documents=validation.documents,
             entropy_floor=known.entropy_floor,
+            read_tokenizer=partial(_tokenizer, folder, known.tokenizer, known.end_of_text),
         )
 
     @staticmethod
@@ -130,7 +139,6 @@ class Dataset:
         return Dataset(
             train=ids[:cut],
             validation=ids[cut:],
-            tokenizer=None,
             fingerprint=digest("tokens", FORMAT, content, size, cut),
             notes=("given as token ids; split at the tail",),
             folder=None,
@@ -141,6 +149,12 @@ class Dataset:
             train_documents=1,
             validation_documents=1,
         )
+
+
+def _tokenizer(folder: Path, name: str, end_of_text: int | None) -> Tokenizer:
+    found = Tokenizer.load(folder / "tokenizer.json", name)
+    found.end_of_text = end_of_text
+    return found
 
 
 def _checked_ids(

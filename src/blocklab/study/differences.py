@@ -60,7 +60,7 @@ def anatomy(model: Transformer) -> Anatomy:
 
 def bits(tensor: Tensor) -> str:
     """A hash that two tensors share when they are equal to the last bit."""
-    return hashlib.blake2b(tensor.detach().contiguous().numpy().tobytes()).hexdigest()
+    return hashlib.blake2b(tensor.detach().contiguous().numpy().data).hexdigest()
 
 
 def differing(one: Mapping[str, object], other: Mapping[str, object]) -> list[str]:

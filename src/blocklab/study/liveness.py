@@ -81,7 +81,7 @@ class Difference:
 
 Computes: TypeAlias = tuple[object, ...]
 """Whatever a change could show in, to the last bit, names left out: whether each parameter decays,
-its first values and its gradient, and the logits in training and in evaluation."""
+its first values and its gradient, the losses in training and the logits in evaluation."""
 
 Recipe: TypeAlias = tuple[ModelConfig, StudyTraining]
 
@@ -197,7 +197,7 @@ def _computed(model: Transformer, built: Anatomy, traced: probes.TrainingPass) -
         for path, p in model.named_parameters()
         for grad in ("" if p.grad is None else bits(p.grad),)
     )
-    return tuple(weights), bits(traced.logits), bits(probes.evaluated(model))
+    return tuple(weights), bits(traced.losses), bits(probes.evaluated(model))
 
 
 def _computes(config: ModelConfig) -> Computes:
@@ -266,19 +266,25 @@ def _split(changes: Mapping[str, object]) -> tuple[dict[str, object], dict[str, 
 
 def _steps_alike(one: Recipe, other: Recipe) -> bool:
     """Whether two training records come to the same steps, though they may be worded otherwise."""
-    return one[1] == other[1] or _steps(*one) == _steps(*other)
+    if one[1] == other[1]:
+        return True
+    if _without_schedule(*one) != _without_schedule(*other):
+        return False
+    first, second = one[1].schedule, other[1].schedule
+    steps = one[1].n_steps(one[0].context_length) or 0
+    return first == second or all(
+        first.factor(step, steps) == second.factor(step, steps) for step in range(steps)
+    )
 
 
-def _steps(config: ModelConfig, training: StudyTraining) -> dict[str, object]:
+def _without_schedule(config: ModelConfig, training: StudyTraining) -> dict[str, object]:
     effect: dict[str, object] = {
         name: getattr(training, name) for name in StudyTraining.model_fields
     }
-    # Evaluations on the way move nothing; lengths and schedules are what they come to.
+    # Evaluations on the way move nothing; a length is what it comes to.
     for name in ("tokens", "evaluate_every", "schedule"):
         del effect[name]
-    steps = training.n_steps(config.context_length) or 0
-    factors = [training.schedule.factor(step, steps) for step in range(steps)]
-    return effect | {"steps": steps, "factors": factors}
+    return effect | {"steps": training.n_steps(config.context_length) or 0}
 
 
 def _difference(
@@ -288,7 +294,7 @@ def _difference(
     reshaped = differing(one.shapes, other.shapes)
     logits = None
     if own.first_logits.shape == examined.first_logits.shape:
-        logits = float((own.first_logits - examined.first_logits).abs().max())
+        logits = float((own.first_logits - examined.first_logits).abs_().max())
     return Difference(
         arm=arm.name,
         modules=tuple(differing(one.modules, other.modules)),

@@ -28,11 +28,14 @@ from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
 from blocklab.parts.residual import ResidualConfig
 from blocklab.streams import stream_seed
+from blocklab.training.loss import linear_cross_entropy
 from blocklab.training.optimizer import OptimizerConfig, checked_groups
 from blocklab.training.trainer import named_parameters
 
 PROBE_SEED = 20_170_612
 PROBE_SEQUENCES = 2
+MOST_LOGITS = 2**23
+"""Of one sequence, beyond which there is no second one."""
 PROBE_LENGTH = 64
 """Tokens of a sequence, where the whole context is not needed."""
 
@@ -53,7 +56,9 @@ def probe_tokens(model: Transformer, length: int | None = None) -> Tensor:
     """Random tokens (B, T), the same at every call; by default of the whole context."""
     context = model.config.context_length
     generator = torch.Generator().manual_seed(PROBE_SEED)
-    shape = (PROBE_SEQUENCES, min(length or context, context))
+    length = min(length or context, context)
+    few = length * model.config.rows > MOST_LOGITS
+    shape = (1 if few else PROBE_SEQUENCES, length)
     return torch.randint(model.config.rows, shape, generator=generator)
 
 
@@ -88,7 +93,8 @@ def parts_of(model: nn.Module, *slots: type[PartConfig]) -> dict[str, nn.Module]
 class TrainingPass:
     """One forward and backward pass in training mode, over whole contexts."""
 
-    logits: Tensor
+    losses: Tensor
+    """Of every position (B * T,), to each of which all its logits add."""
     gradients: dict[str, Tensor | None]
     called: frozenset[str]
     """Paths of the parts that were called."""
@@ -104,15 +110,24 @@ def training_pass(model: Transformer) -> TrainingPass:
     ]
     try:
         with seeded():
-            logits = model.train()(tokens)
+            hidden = model.train().features(tokens)
     finally:
         for hook in hooks:
             hook.remove()
     model.zero_grad()
-    loss = F.cross_entropy(logits.flatten(0, 1), tokens.roll(-1, 1).flatten())
-    loss.backward()  # type: ignore[no-untyped-call]
+    head = model.head
+    # As a training step takes it: all logits at once would be several times what that needs.
+    loss = linear_cross_entropy(
+        hidden.flatten(0, 1),
+        head.weight,
+        tokens.roll(-1, 1).flatten(),
+        bias=head.bias,
+        scale=head.scale,
+        softcap=head.softcap,
+    )
+    loss.loss.backward()  # type: ignore[no-untyped-call]
     gradients = {path: p.grad for path, p in model.named_parameters() if p.requires_grad}
-    return TrainingPass(logits.detach(), gradients, frozenset(called))
+    return TrainingPass(loss.rows, gradients, frozenset(called))
 
 
 def evaluated(model: Transformer) -> Tensor:

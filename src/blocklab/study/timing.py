@@ -6,12 +6,13 @@ them alike.
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
+from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.course import courses
 from blocklab.study.engines import default_workers
@@ -27,6 +28,9 @@ Say = Callable[[str], None]
 
 ROUNDS = 5
 
+TOGETHER = 2**31
+"""Bytes of models and optimisers that stand in memory at once, to take turns."""
+
 FARTHEST = 4
 """How far beyond the widest that was timed a line is followed, as a factor."""
 
@@ -37,7 +41,30 @@ def seconds_a_step(
     numerics: Numerics,
     rounds: int = ROUNDS,
 ) -> list[float]:
-    """Of one training step of each arm, after one that warms up; see `seconds_of_a_step`."""
+    """Of one training step of each arm, after one that warms up; see `seconds_of_a_step`.
+
+    Arms take turns as far as `TOGETHER` holds them all.
+    """
+    return [s for some in _held_together(arms) for s in _in_turns(some, dataset, numerics, rounds)]
+
+
+def _held_together(arms: Sequence[PlannedArm]) -> Iterator[list[PlannedArm]]:
+    group: list[PlannedArm] = []
+    size = 0
+    for arm in arms:
+        # Weights, their gradients, and two values that an optimiser keeps of each.
+        own = 4 * count(arm.config).bytes(4)
+        if group and size + own > TOGETHER:
+            yield group
+            group, size = [], 0
+        group.append(arm)
+        size += own
+    yield group
+
+
+def _in_turns(
+    arms: Sequence[PlannedArm], dataset: Dataset, numerics: Numerics, rounds: int
+) -> list[float]:
     trainers = [_trainer(arm, dataset, numerics) for arm in arms]
     for trainer in trainers:
         trainer.step()
