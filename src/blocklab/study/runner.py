@@ -240,8 +240,9 @@ class _Training:
         self.plan = ready.plan
         self.checkpoint_seconds = checkpoint_seconds
         self.known = place.known()
-        self.under_way: dict[Path, PlannedRun] = {}
-        self.steps: dict[Path, int] = {}
+        self.under_way: dict[str, PlannedRun] = {}
+        """By id, as their steps are."""
+        self.steps: dict[str, int] = {}
 
     def take_finished(self, other: StudyFolder) -> None:
         """Copy the finished runs of another study, and those that they let this one ask for."""
@@ -266,10 +267,10 @@ class _Training:
                 pool.submit(job)
             for event in pool.events():
                 if isinstance(event, Progress):
-                    self.steps[event.folder] = event.steps_done
+                    self.steps[event.folder.name] = event.steps_done
                 else:
-                    run = self.under_way.pop(event)
-                    self.steps[event] = run.steps
+                    run = self.under_way.pop(event.name)
+                    self.steps[run.id] = run.steps
                     self.known[run.id] = self.place.loss_of(event)
                     for job in self._asked():
                         pool.submit(job)
@@ -280,11 +281,9 @@ class _Training:
         self._go_on()
         jobs = []
         for run in missing_runs(self.ways, self.known):
-            folder = self.place.run_folder(run)
-            if folder in self.under_way:
-                continue
-            self.under_way[folder] = run
-            jobs.append(self._job(run, folder))
+            if run.id not in self.under_way:
+                self.under_way[run.id] = run
+                jobs.append(self._job(run, self.place.run_folder(run)))
         return jobs
 
     def _go_on(self) -> None:
@@ -314,7 +313,7 @@ class _Training:
         if self.watcher is None:
             return
         done = sum(self.steps.values())
-        left = sum(run.steps - self.steps.get(path, 0) for path, run in self.under_way.items())
+        left = sum(run.steps - self.steps.get(i, 0) for i, run in self.under_way.items())
         unknown = max(0, self.expected - self.found - len(self.under_way))
         expected = done + left + round(unknown * self.steps_of_a_run)
         self.watcher.progressed(done, max(expected, 1), self.found, self.expected)
