@@ -227,6 +227,13 @@ def test_one_seed_of_every_arm_is_repeated_in_float32_and_the_difference_told():
 
     known, asked = trained(planned, loss_of)
     full = [run for run in asked.values() if run.spec.numerics.dtype == "float32"]
+    # They are foreseen before anything is trained, and while only they are missing yet.
+    once, never = courses(planned, {}), courses(plan(searching(), TEXT), {})
+    assert [way.n_expected - other.n_expected for way, other in zip(once, never, strict=True)] == (
+        [1] * 3
+    )
+    ended = {run_id: loss for run_id, loss in known.items() if asked[run_id] not in full}
+    assert sum(way.n_expected for way in courses(planned, ended)) == len(asked)
     assert sorted((run.arm, run.seed) for run in full) == [
         ("baseline", 1),
         ("layer-norm", 1),

@@ -64,14 +64,16 @@ def _course(plan: Plan, arm: PlannedArm, known: Known) -> Course:
     searched, decision = _searched(plan, arm, known)
     if decision is None:
         expected = max(len(searched), len(search_grid(grid)) + SEARCH_RATES_EXPECTED)
-        return Course(arm, tuple(searched), (), None, None, expected + 3 * len(plan.seeds))
+        expected += 3 * len(plan.seeds) + plan.repeats_in_float32
+        return Course(arm, tuple(searched), (), None, None, expected)
     undecided = decision.why if decision.kind == "undecided" else None
     rates = decision.rates or _three_at_the_edge(searched, known)
     while True:
         runs = [plan.run(arm, seed, rate) for seed in plan.seeds for rate in rates]
         asked = (*searched, *runs)
         if any(run.id not in known for run in runs):
-            return Course(arm, asked, rates, None, undecided, len(asked))
+            expected = len(asked) + plan.repeats_in_float32
+            return Course(arm, asked, rates, None, undecided, expected)
         losses = {rate: _by_seed(runs, rate, known) for rate in rates}
         reading = tuned(losses)
         if undecided or reading.add is None:

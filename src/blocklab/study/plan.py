@@ -123,10 +123,15 @@ class Plan:
         """In which every run computes."""
         return self.study.numerics or Numerics()
 
+    @property
+    def repeats_in_float32(self) -> bool:
+        """Whether one run of every arm is due once more in full precision."""
+        half = self.numerics.dtype != "float32"
+        return self.study.repeat_in_float32 and half and not self.rung
+
     def run_in_float32(self, arm: PlannedArm, rate: float) -> PlannedRun | None:
         """The first reporting seed's run once more in full precision; None where none is due."""
-        full = self.numerics.dtype == "float32"
-        if not self.study.repeat_in_float32 or self.rung or full:
+        if not self.repeats_in_float32:
             return None
         plain = Numerics(threads=self.numerics.threads, device=self.numerics.device)
         return self._once(IN_FLOAT32, arm, self.seeds[0], rate, plain)
