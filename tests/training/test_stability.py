@@ -13,7 +13,6 @@ from blocklab.training.stability import (
     SpikeDetector,
     StableMargin,
     WarmupPoint,
-    diverged_at,
     ended_high,
     find_spikes,
     learning_rate_sensitivity,
@@ -164,20 +163,13 @@ def test_spikes_are_those_of_the_definition(seed, n, tail):
 # Diverged, stalled.
 
 
-def test_a_run_diverged_at_its_first_value_that_is_not_finite():
-    good = [5.0, 4.0, 3.0]
-    assert diverged_at(good, good, 3.0, VOCABULARY) is None
-    assert diverged_at([5.0, math.nan, 3.0], good, 3.0, VOCABULARY) == 2
-    assert diverged_at([5.0, 4.0, None], [1.0, math.inf, 1.0], None, VOCABULARY) == 2
-    assert diverged_at(good, good, math.nan, VOCABULARY) == 3
-
-
 def test_a_run_diverged_when_it_ends_no_better_than_it_began_or_than_chance():
     assert not ended_high(6.9, 7.0, VOCABULARY)
     assert ended_high(6.94, 7.0, VOCABULARY)  # ln 1024 is 6.931
     assert ended_high(6.5, 6.5, VOCABULARY)
     assert ended_high(math.nan, 7.0, VOCABULARY)
-    assert diverged_at([6.0, 5.0], [1.0, 1.0], 6.1, VOCABULARY) == 2
+    assert ended_high(6.1, 6.0, VOCABULARY)
+    assert ended_high(None, 6.0, VOCABULARY)
 
 
 def test_a_run_stalled_when_it_stays_at_the_unigram_entropy():

@@ -7,7 +7,6 @@ looks into a model (see `measures`) and nothing folds stability into the loss.
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import TypeAlias
 
 import numpy as np
@@ -142,29 +141,6 @@ def find_spikes(losses: Sequence[float | None]) -> Spikes | None:
     for loss in losses:
         detector.see(loss)
     return detector.found
-
-
-def diverged_at(
-    losses: Sequence[float | None],
-    gradient_norms: Sequence[float | None],
-    final_loss: float | None,
-    vocab_size: int,
-) -> int | None:
-    """The step at which a run diverged, 1 for the first; None when it did not.
-
-    It did when a loss or a gradient was not finite, and, as of its last step, when `final_loss` is
-    not below both its first loss and ln V. (A parameter that is not finite makes the final loss
-    so.) None among the values stands for one that was not finite.
-    """
-    bad = (
-        step
-        for step, loss, norm in zip(count(1), losses, gradient_norms, strict=False)
-        if not (_finite(loss) and _finite(norm))
-    )
-    first = next(bad, None)
-    if first is not None:
-        return first
-    return len(losses) if ended_high(final_loss, losses[0], vocab_size) else None
 
 
 def ended_high(final_loss: float | None, start_loss: float | None, vocab_size: int) -> bool:
