@@ -3,6 +3,12 @@
 import json
 
 import pytest
+import torch
+
+import blocklab as bl
+from blocklab.cli.loading import CHARACTERS_PER_TOKEN, Named, batch_of_text
+from blocklab.data.corpora import Corpus
+from blocklab.data.tokenizer import ByteTokenizer
 
 SMALL = ["--set", "d_model=32", "--set", "n_layers=2", "--set", "block.attention.n_heads=2"]
 SMALL += ["--set", "block.feed_forward.d_ff=48"]
@@ -38,6 +44,26 @@ def test_a_trained_run_is_inspected_with_its_own_weights(run, text, tmp_path):
     code, _, said = run("inspect", out, "--set", "n_layers=3")
     assert code == 2
     assert "has weights" in said
+
+
+def test_no_more_of_a_corpus_is_read_than_the_batch_needs(monkeypatch):
+    needed = (2 * 8 + 1) * CHARACTERS_PER_TOKEN
+    read = []
+
+    def pieces(document):
+        for number in range(1000):
+            read.append(f"{document}{number:03}" * 2)
+            yield read[-1]
+
+    streams = [("short", iter(["one ", "two"])), ("long", pieces("a")), ("longer", pieces("b"))]
+    corpus = Corpus("fake", "", lambda notes: iter(streams))
+    monkeypatch.setattr("blocklab.cli.loading.read_corpus", lambda name, say: corpus)
+    config = bl.presets.modern(d_model=32, n_heads=2, n_layers=1)
+    named = Named(config, tokenizer=ByteTokenizer())
+    _, tokens, _ = batch_of_text(named, "fake", None, 2, 8, print)
+    assert bytes(tokens.flatten().tolist()) == b"one two\na000a000a"[:16]
+    assert tokens.dtype == torch.int64
+    assert len("one two" + "".join(read[:-1])) < needed <= len("one two" + "".join(read))
 
 
 @pytest.mark.parametrize(

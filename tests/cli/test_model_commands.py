@@ -14,7 +14,7 @@ import blocklab as bl
 from blocklab.cli import models
 from blocklab.cli.models import named_model
 from blocklab.cli.starting_point import starting_point
-from blocklab.data.tokenizer import ByteTokenizer
+from blocklab.data.tokenizer import ByteTokenizer, Tokenizer, train_bpe
 from blocklab.errors import BlocklabError
 from blocklab.generation import compiled
 from blocklab.model import compiling
@@ -203,6 +203,33 @@ def test_all_of_another_text_is_read(run, run_folder, tmp_path):
     told = run("evaluate", run_folder, "--corpus", folder)[1]
     assert f"{found['loss']:.4f} nats" in told
     assert "2 documents" in told
+
+
+@pytest.mark.parametrize("part", ["all", "validation"])
+@pytest.mark.parametrize("tokenizer", ["bytes", "learnt"])
+def test_a_text_is_judged_alike_in_pieces_of_any_size_and_never_joined(
+    run, yaml_file, text, tmp_path, monkeypatch, part, tokenizer
+):
+    if tokenizer == "learnt":
+        train_bpe([text.read_text(encoding="utf-8")], 300).save(tmp_path / "tokenizer.json")
+        tokenizer = tmp_path
+    asked = ["evaluate", yaml_file, "--corpus", text, "--part", part, "--tokenizer", tokenizer]
+    whole = run(*asked, "--json")[:2]
+    assert whole[0] == 0
+    lengths = []
+    for kind in (Tokenizer, ByteTokenizer):
+        encode = kind.encode_arrays
+        monkeypatch.setattr(
+            kind,
+            "encode_arrays",
+            lambda self, texts, encode=encode: (
+                lengths.extend(map(len, texts)) or encode(self, texts)
+            ),
+        )
+    monkeypatch.setattr("blocklab.data.reading.PIECE", 500)
+    assert run(*asked, "--json")[:2] == whole
+    assert max(lengths) < 1000
+    assert len(lengths) > 5
 
 
 def test_training_on_its_own_text_is_said(run, run_folder):

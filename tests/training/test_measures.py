@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import blocklab as bl
-from blocklab.inspect.attention_maps import fused_scores
+from blocklab.inspect.scores import fused_scores
 from blocklab.training.config import TrainingConfig
 from blocklab.training.inspection import growth_per_block
 from blocklab.training.measures import (
@@ -70,7 +70,7 @@ def test_similarity_is_the_mean_cosine_over_pairs_of_different_positions():
 
 
 def largest(*arguments, **given):
-    return float(fused_scores(*arguments, **given).max())
+    return float(fused_scores(*arguments, **given).largest())
 
 
 def scores_by_hand(made, batch, block, window=None):

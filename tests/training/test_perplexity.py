@@ -1,6 +1,9 @@
 """Overlapping windows against one forward pass a token, and bytes against the text itself."""
 
+import itertools
 import math
+import tracemalloc
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -9,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import blocklab as bl
+from blocklab.data.reading import in_pieces
 from blocklab.data.tokenizer import ByteTokenizer, Tokenizer, train_bpe
 from blocklab.errors import BlocklabError
 from blocklab.training.perplexity import EncodedText, encode_text, perplexity
@@ -39,7 +43,15 @@ def test_each_token_is_predicted_once_with_the_context_the_stride_promises(
         with torch.no_grad():
             logits = MODEL(text[None, begin:target])[0, -1]
         losses.append(torch.nn.functional.cross_entropy(logits, text[target]).item())
-    found = perplexity(MODEL, text, stride=stride, batch_size=batch_size)
+    told: list[tuple[int, int]] = []
+    found = perplexity(
+        MODEL,
+        text,
+        stride=stride,
+        batch_size=batch_size,
+        on_windows=lambda done, total: told.append((done, total)),
+    )
+    assert told[-1] == (found.n_windows, found.n_windows)
     assert found.n_tokens == n - 1
     assert found.loss == pytest.approx(math.fsum(losses) / (n - 1), rel=1e-12)
     assert found.perplexity == pytest.approx(math.exp(found.loss))
@@ -72,7 +84,7 @@ def test_chunks_of_logits_change_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_model_that_knows_nothing_needs_the_bits_of_its_vocabulary_for_every_byte() -> None:
     model = bl.Transformer(CONFIG, seed=0)
     torch.nn.init.zeros_(model.head.weight)
-    found = perplexity(model, encode_text(["some text"], BYTES))
+    found = perplexity(model, encode_text([["some text"]], BYTES))
     assert found.loss == pytest.approx(math.log(256), rel=1e-6)
     assert found.n_tokens == found.n_bytes == 8
     assert found.bits_per_byte == pytest.approx(8.0, rel=1e-6)
@@ -91,7 +103,7 @@ def test_bytes_are_those_of_the_text_without_the_token_that_nothing_predicts(
     documents: list[str], start_ids: tuple[int, ...], n_bytes: int
 ) -> None:
     for tokenizer in (BYTES, bpe()):
-        text = encode_text(documents, tokenizer, start_ids)
+        text = encode_text(([text] for text in documents), tokenizer, start_ids)
         assert text.n_bytes_after_first == n_bytes
         assert text.n_documents == len(documents)
         assert text.n_bytes == len("".join(documents).encode())
@@ -103,8 +115,71 @@ def bpe() -> Tokenizer:
 
 
 def test_documents_are_parted_by_the_end_of_text() -> None:
-    text = encode_text(["a", "b", "c"], BYTES)
+    text = encode_text([["a"], ["b"], ["c"]], BYTES)
     assert text.ids.tolist() == [97, 0, 98, 0, 99]
+
+
+PROSE = "It's 12:30,\n\n    naïve — said the café. " * 40
+SECOND = "nospacesinthis" * 50
+
+
+@pytest.mark.parametrize(
+    "tokenizer", [BYTES, train_bpe([PROSE, SECOND], 300)], ids=["bytes", "bpe"]
+)
+@pytest.mark.parametrize("start_ids", [(), (7,)])
+def test_documents_in_pieces_are_judged_as_whole_ones(
+    tokenizer: Tokenizer, start_ids: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tokenizer.end_of_text is not None
+    ids = [*start_ids, *tokenizer.encode(PROSE), tokenizer.end_of_text, *tokenizer.encode(SECOND)]
+    n_bytes = len((PROSE + SECOND).encode())
+    monkeypatch.setattr("blocklab.data.reading.PIECE", 50)
+    text = encode_text([in_pieces([PROSE]), in_pieces([SECOND])], tokenizer, start_ids)
+    assert text.ids.tolist() == ids
+    assert (text.n_bytes, text.n_documents) == (n_bytes, 2)
+    model = bl.Transformer(CONFIG.with_changes({"vocab_size": 300}), seed=0)
+    wide = EncodedText(np.array(ids), n_bytes, text.n_bytes_after_first, 2)
+    assert perplexity(model, text, stride=5) == perplexity(model, wide, stride=5)
+
+
+def test_no_document_is_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer, longest = train_bpe([PROSE], 270), 0
+    encode = Tokenizer.encode_batch
+
+    def encode_batch(self: Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+        nonlocal longest
+        longest = max(longest, sum(map(len, texts)))
+        return encode(self, texts)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", encode_batch)
+    text = encode_text([itertools.repeat(PROSE, 30)], tokenizer)
+    assert text.n_bytes == 30 * len(PROSE.encode())
+    assert longest < 2 * len(PROSE)
+
+
+@pytest.mark.parametrize(
+    ("vocab_size", "start_ids", "dtype"),
+    [(270, (), np.uint16), (270, (70_000,), np.uint32), (256, (), np.uint8)],
+)
+def test_ids_take_no_more_bytes_than_the_largest_needs(
+    vocab_size: int, start_ids: tuple[int, ...], dtype: type[np.integer]
+) -> None:
+    tokenizer = BYTES if vocab_size == 256 else train_bpe([PROSE], vocab_size)
+    text = encode_text([[PROSE]], tokenizer, start_ids)
+    assert text.ids.dtype == dtype
+    assert text.ids.tolist() == [*start_ids, *tokenizer.encode(PROSE)]
+
+
+def test_memory_is_that_of_the_ids_and_not_of_the_text() -> None:
+    pieces = (PROSE * 20 for _ in range(100))  # 3 MB that nobody holds at once
+    tracemalloc.start()
+    try:
+        text = encode_text([pieces], train_bpe([PROSE], 1000))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert text.n_bytes > 3_000_000
+    assert peak < 2 * text.ids.nbytes + 1_000_000
 
 
 def test_neither_modes_nor_gradients_change() -> None:
@@ -132,4 +207,4 @@ def test_without_bytes_there_are_no_bits_per_byte() -> None:
     assert perplexity(MODEL, ids(20)).bits_per_byte is None
     with pytest.raises(BlocklabError, match="0 tokens"):
         encode_text([], BYTES)
-    assert isinstance(encode_text(["ab"], BYTES), EncodedText)
+    assert isinstance(encode_text([["ab"]], BYTES), EncodedText)

@@ -35,6 +35,7 @@ def evaluate(
     from blocklab.cli.evaluated_text import evaluated_text
     from blocklab.cli.models import named_model
     from blocklab.study.plugins import load_plugins
+    from blocklab.training.memory import keep_freed_memory
     from blocklab.training.perplexity import encode_text, perplexity
 
     load_plugins(plugin or ())
@@ -44,6 +45,7 @@ def evaluate(
         typer.echo(note, err=True)
     reader = named.read_by()
     text = encode_text(asked.documents(reader), reader, named.start_ids)
+    keep_freed_memory()  # every batch of windows asks for the same memory again
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("windows")

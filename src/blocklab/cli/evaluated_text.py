@@ -27,19 +27,19 @@ class EvaluatedText:
     def corpus(self) -> str:
         return self.data.corpus
 
-    def documents(self, tokenizer: Tokenizer) -> Iterator[str]:
-        """The text of each document, in order."""
+    def documents(self, tokenizer: Tokenizer) -> Iterator[Iterator[str]]:
+        """Each document's text in pieces, in order. Read one before asking for the next."""
         bytewise = isinstance(tokenizer, ByteTokenizer)
         corpus = read_corpus(
             self.corpus, self.data.encoding, errors="surrogateescape" if bytewise else "strict"
         )
         if self.part == "all":
-            yield from (text for _, text in corpus.documents())
+            yield from (pieces for _, pieces in corpus.streams())
             return
         chosen = split(corpus.survey, self.data.validation_share).texts(corpus)
         held_out = ((number, text) for number, side, text in chosen if side is Side.VALIDATION)
-        for _, pieces in groupby(held_out, key=lambda piece: piece[0]):
-            yield "".join(text for _, text in pieces)
+        for _, numbered in groupby(held_out, key=lambda piece: piece[0]):
+            yield (text for _, text in numbered)
 
 
 def evaluated_text(model: str, corpus: str | None, part: str | None) -> EvaluatedText:

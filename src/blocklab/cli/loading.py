@@ -1,5 +1,6 @@
 """A model with its weights and a batch of text for it, from whatever MODEL names."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,10 +88,22 @@ def batch_of_text(
 
 
 def _start_of(corpus: str, characters: int, say: Say) -> str:
-    pieces: list[str] = []
-    for _, text in read_corpus(corpus, say=say).documents():
-        pieces.append(text[:characters])
-        characters -= len(pieces[-1])
+    """The first characters of a corpus, a line end between documents; no more is read than that."""
+    starts: list[str] = []
+    for _, pieces in read_corpus(corpus, say=say).streams():
+        start, characters = _first(characters, pieces)
+        starts.append(start)
         if characters <= 0:
             break
-    return "\n".join(pieces)
+    return "\n".join(starts)
+
+
+def _first(characters: int, pieces: Iterator[str]) -> tuple[str, int]:
+    """At most so many characters of a document, and how many are still wanted after it."""
+    taken: list[str] = []
+    for piece in pieces:
+        taken.append(piece[:characters])
+        characters -= len(taken[-1])
+        if characters <= 0:
+            break
+    return "".join(taken), characters

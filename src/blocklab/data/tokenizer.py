@@ -7,7 +7,9 @@ special id. Every kind is saved as a Hugging Face `tokenizer.json`, which other 
 import hashlib
 import importlib.util
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 
+from blocklab.data.exact_cuts import exact_cut
 from blocklab.data.reading import utf8, without_lone_surrogates
 from blocklab.errors import BlocklabError, nearest
 from blocklab.files import new_file
@@ -68,6 +71,32 @@ class Tokenizer:
     def encode_arrays(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
         """As `encode_batch`, for large amounts of text."""
         return [np.array(ids, dtype=np.uint32) for ids in self.encode_batch(texts)]
+
+    def exact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
+        """One text that comes in pieces, cut again so that their ids in order are the whole's.
+
+        The cuts that `reading.in_pieces` makes do change some ids: of a text without whitespace
+        it cuts a word, and some tokenizers join a line end to what stands before it. Here a piece
+        grows until it can be cut where the tokenizer's definition proves that nothing changes;
+        where that proves nothing, the text comes whole.
+        """
+        held: list[str] = []
+        last = ""  # the character before the piece
+        for piece in pieces:
+            found = self._exact_cut.match(last + piece) if self._exact_cut else None
+            if found:
+                at = found.end() - len(last)
+                yield "".join(held) + piece[:at]
+                held.clear()
+                piece = piece[at:]
+            held.append(piece)
+            last = piece[-1:]
+        if any(held):
+            yield "".join(held)
+
+    @cached_property
+    def _exact_cut(self) -> re.Pattern[str] | None:
+        return exact_cut(json.loads(self.definition))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Never fails: broken UTF-8 becomes U+FFFD, an id that no token has becomes nothing."""
@@ -143,6 +172,9 @@ class ByteTokenizer(Tokenizer):
 
     def encode_arrays(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
         return [np.frombuffer(_raw(text), dtype=np.uint8) for text in texts]
+
+    def exact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
+        yield from pieces
 
     def decode(self, ids: Iterable[int]) -> str:
         return bytes(int(i) for i in ids if 0 <= int(i) < 256).decode("utf-8", "replace")

@@ -9,14 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from blocklab.data.exact_cuts import LLAMA_3, QWEN_2
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
-
-_LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _GPT2 = _BYTES | {"use_regex": True}
@@ -32,9 +27,9 @@ _WORDS: Mapping[str, list[dict[str, Any]]] = {
     "default": [_GPT2],
     "gpt-2": [_GPT2],
     "smollm": [_DIGITS, _GPT2],
-    "llama-bpe": _split(_LLAMA3),
-    "llama3": _split(_LLAMA3),
-    "qwen2": _split(_QWEN2),
+    "llama-bpe": _split(LLAMA_3),
+    "llama3": _split(LLAMA_3),
+    "qwen2": _split(QWEN_2),
 }
 """How each `tokenizer.ggml.pre` cuts text into words."""
 

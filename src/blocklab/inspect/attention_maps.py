@@ -1,22 +1,17 @@
 """Where attention looks: the maps, how spread each head is, how large its scores become.
 
-Scores are read off the softmax itself, whoever takes it: torch's fused attention or a part of the
-user's own that calls softmax. An attention without a softmax has no map.
+Scores are read off the softmax itself, whoever takes it (see `scores`). An attention without a
+softmax has no map.
 """
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from blocklab.inspect.recording import watched, wide
+from blocklab.inspect.scores import Scores, watching_scores
 from blocklab.model.transformer import Transformer
-from blocklab.parts.linear import in_plain_torch
 
 
 @dataclass(frozen=True)
@@ -39,130 +34,78 @@ def attention_maps(model: Transformer, tokens: Tensor) -> list[Tensor | None]:
     """Each block's attention weights (B, n_heads, T, T) for `tokens` (B, T), without dropout.
 
     Row t of a map is what position t takes from each position; None where a block's attention
-    takes no softmax over keys.
+    takes no softmax over keys. Every map is held whole, n_layers * B * n_heads * T^2 numbers: give
+    it as few and short sequences as are to be drawn. Means over positions are `head_measures`.
     """
-    maps: list[Tensor | None] = [None] * len(model.blocks)
-
-    def keep(block: int, scores: Tensor) -> None:
-        maps[block] = scores.softmax(-1)
-
-    _watch_scores(model, tokens, keep)
+    with watching_scores(model, _whole_map) as maps:
+        model.features(tokens)
     return maps
 
 
+def _whole_map(scores: Scores) -> Tensor:
+    whole: Tensor | None = None
+    for start, block in scores.blocks():
+        # Keys that a block leaves out are seen by none of its queries.
+        whole = block.new_zeros(scores.shape) if whole is None else whole
+        whole[..., start : start + block.shape[-2], : block.shape[-1]] = block.softmax(-1)
+    assert whole is not None
+    return whole
+
+
 def head_measures(model: Transformer, tokens: Tensor) -> list[HeadMeasures | None]:
-    """Entropy, largest logit and two habits of every head, on `tokens` (B, T), without dropout."""
-    found: list[HeadMeasures | None] = [None] * len(model.blocks)
+    """Entropy, largest logit and two habits of every head, on `tokens` (B, T), without dropout.
 
-    def measure(block: int, scores: Tensor) -> None:
-        found[block] = _measured(scores)
-
-    _watch_scores(model, tokens, measure)
+    None where a block's attention takes no softmax over keys. Beside what the attention itself
+    holds, the weights of a few queries at a time are.
+    """
+    with watching_scores(model, _measured) as found:
+        model.features(tokens)
     return found
 
 
-def _measured(scores: Tensor) -> HeadMeasures:
+class _Sums(NamedTuple):
+    """Over some queries of all sequences, one number a head, in float64: (n_heads,)."""
+
+    entropy: Tensor
+    uniform_entropy: Tensor
+    first_key: Tensor
+    previous_key: Tensor
+
+
+def _measured(scores: Scores) -> HeadMeasures:
     """The measures of scores (B, n_heads, T, S), minus infinity where a key is not visible."""
-    weights = scores.softmax(-1)
-    entropy = torch.special.entr(weights).sum(-1)  # (B, n_heads, T)
-    visible = scores.isfinite().sum(-1)
-    later = weights[:, :, 1:]
-    previous = later.diagonal(dim1=-2, dim2=-1)  # (B, n_heads, T - 1)
+    batch, n_heads, n_queries, n_keys = scores.shape
+    sums = torch.zeros(4, n_heads, dtype=torch.float64)
+    largest = torch.full((n_heads,), -torch.inf, dtype=torch.float64)
+    for start, block in scores.blocks():
+        sums += torch.stack(_summed(block, start)).cpu()
+        largest = torch.maximum(largest, block.amax((0, 2, 3)).double().cpu())
+    total = _Sums(*sums)
+    # Habits are those of the queries that have a key before them.
+    later = torch.tensor(batch * (n_queries - 1), dtype=torch.float64)
+    followed = later.clamp(max=batch * n_keys)
     return HeadMeasures(
-        entropy=_by_head(entropy.mean((0, 2))),
-        uniform_entropy=float(visible.to(scores.dtype).log().mean()),
-        largest_logit=_by_head(scores.amax((0, 2, 3))),
-        first_key=_by_head(later[..., 0].mean((0, 2))),
-        previous_key=_by_head(previous.mean((0, 2))),
+        entropy=_by_head(total.entropy / (batch * n_queries)),
+        uniform_entropy=float(total.uniform_entropy.mean() / (batch * n_queries)),
+        largest_logit=_by_head(largest),
+        first_key=_by_head(total.first_key / later),
+        previous_key=_by_head(total.previous_key / followed),
+    )
+
+
+def _summed(scores: Tensor, start: int) -> _Sums:
+    """Of a block (B, n_heads, queries, keys) whose first query is `start`."""
+    weights = scores.softmax(-1)
+    visible = scores.isfinite().sum(-1)  # (B, n_heads, queries)
+    first = weights[:, :, max(1 - start, 0) :, 0]
+    previous = weights.diagonal(start - 1, dim1=-2, dim2=-1)  # (B, n_heads, queries with one)
+    return _Sums(
+        entropy=torch.special.entr(weights).sum(-1).double().sum((0, 2)),
+        uniform_entropy=visible.double().log().sum((0, 2)),
+        first_key=first.double().sum((0, 2)),
+        previous_key=previous.double().sum((0, 2)),
     )
 
 
 def _by_head(values: Tensor) -> tuple[float, ...]:
     return tuple(float(value) for value in values)
-
-
-def _watch_scores(model: Transformer, tokens: Tensor, use: Callable[[int, Tensor], None]) -> None:
-    with watching_scores(model, use):
-        model.features(tokens)
-
-
-@contextmanager
-def watching_scores(model: Transformer, use: Callable[[int, Tensor], None]) -> Iterator[None]:
-    """Tell `use` each block's masked scores (B, n_heads, T, S), in at least float32."""
-    scores = _Scores()
-
-    def entering(_: tuple[Any, ...]) -> None:
-        scores.last = None
-
-    def leaving(block: int) -> Callable[[tuple[Any, ...], Tensor], None]:
-        def after(_: tuple[Any, ...], __: Tensor) -> None:
-            if scores.last is not None:
-                use(block, scores.last)
-            scores.last = None
-
-        return after
-
-    # A router inside the feed-forward takes a softmax too: only attention's own are meant.
-    paths = [
-        f"blocks.{i}.attention" if hasattr(block, "attention") else f"blocks.{i}"
-        for i, block in enumerate(model.blocks)
-    ]
-    before = dict.fromkeys(paths, entering)
-    after = {path: leaving(block) for block, path in enumerate(paths)}
-    # Our own attention takes its softmax out of sight, unless it may only use PyTorch's functions.
-    with watched(model, before=before, after=after), scores, in_plain_torch():
-        yield
-
-
-class _Scores(TorchFunctionMode):
-    """Keeps the scores of the last softmax over keys that is taken while it is active."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.last: Tensor | None = None
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name == "scaled_dot_product_attention":
-            self.last = fused_scores(*args, **given)
-        elif name == "softmax":
-            scores = args[0] if args else given["input"]
-            if scores.ndim == 4:
-                self.last = wide(scores.detach())
-        return func(*args, **given)
-
-
-def fused_scores(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """The scores inside torch's fused attention, whose arguments these are, masks applied.
-
-    (B, n_heads, T, S) in at least float32; minus infinity where a key is not visible.
-    """
-    n_queries, n_keys = query.shape[-2], key.shape[-2]
-    if enable_gqa:
-        key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = wide(query) @ wide(key).transpose(-1, -2) * factor
-    if is_causal:
-        seen = torch.ones(n_queries, n_keys, dtype=torch.bool, device=query.device).tril()
-        return scores.masked_fill(~seen, -math.inf)
-    if attn_mask is None:
-        return scores
-    if attn_mask.dtype == torch.bool:
-        return scores.masked_fill(~attn_mask, -math.inf)
-    return scores + attn_mask

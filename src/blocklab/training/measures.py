@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from blocklab.inspect.attention_maps import watching_scores
 from blocklab.inspect.recording import rms, watched
+from blocklab.inspect.scores import Scores, watching_scores
 from blocklab.inspect.stream import mean_cosine
 from blocklab.model.transformer import Transformer
 from blocklab.training.inspection import Inspection
@@ -41,12 +41,11 @@ class StreamMeasures:
 def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
     """One further forward pass over `tokens` (B, T), without dropout or gradients.
 
-    A few sequences are enough: their cost is that of a forward pass over them, and the scores of
-    one block at a time are held in memory.
+    A few sequences are enough: their cost is that of a forward pass over them. Beside what the
+    model itself computes, the scores of a few queries at a time are held, not those of all.
     """
     sizes: list[float] = []
     similarity: list[float | None] = []
-    largest: list[float | None] = [None] * len(model.blocks)
 
     def entering(inputs: tuple[Any, ...]) -> None:
         sizes.append(rms(inputs[0]))
@@ -56,14 +55,15 @@ def measure_stream(model: Transformer, tokens: Tensor) -> StreamMeasures:
         alike = mean_cosine(stream).mean() if stream.shape[1] > 1 else None
         similarity.append(None if alike is None else float(alike))
 
-    def scored(block: int, scores: Tensor) -> None:
-        largest[block] = float(scores.max())
-
     paths = [f"blocks.{i}" for i in range(len(model.blocks))]
     stream = watched(model, before={paths[0]: entering}, after=dict.fromkeys(paths, leaving))
-    with stream, watching_scores(model, scored):
+    with stream, watching_scores(model, _largest) as largest:
         model.features(tokens)
     return StreamMeasures(tuple(sizes), tuple(largest), tuple(similarity))
+
+
+def _largest(scores: Scores) -> float:
+    return float(scores.largest())
 
 
 def gradient_norm_by_block(model: nn.Module) -> dict[str, float]:

@@ -7,6 +7,7 @@ is in `trainer`, and with a stride of the whole context both give the same numbe
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ LOGITS = 2**23
 class EncodedText:
     """Documents as one row of ids, the tokenizer's end of text between them."""
 
-    ids: NDArray[np.int64]
+    ids: NDArray[np.integer]
     n_bytes: int
     """UTF-8 bytes of all text; separators have none."""
     n_bytes_after_first: int
@@ -64,22 +65,27 @@ class Perplexity:
 
 
 def encode_text(
-    documents: Iterable[str], tokenizer: Tokenizer, start_ids: Sequence[int] = ()
+    documents: Iterable[Iterable[str]], tokenizer: Tokenizer, start_ids: Sequence[int] = ()
 ) -> EncodedText:
-    """The ids of a text, after `start_ids` if its model wants some before every text.
+    """The ids of documents in pieces, after `start_ids` if the model wants some before every text.
 
-    Raises BlocklabError where there are fewer than two.
+    The ids are those of the whole documents, however these are cut; but only the ids are held, as
+    small as the vocabulary allows, and the text of about two pieces. Each document is read to its
+    end before the next is asked for. Raises BlocklabError where there are fewer than two ids.
     """
-    separator = [] if tokenizer.end_of_text is None else [tokenizer.end_of_text]
-    pieces = [np.array(start_ids, dtype=np.int64)]
+    separator = () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
+    known = (tokenizer.vocab_size - 1, *start_ids, *separator)
+    dtype = np.result_type(*(np.min_scalar_type(i) for i in known))
+    held = bytearray(np.array(start_ids, dtype).tobytes())  # grows in place, unlike an array
     n_bytes = n_documents = 0
-    for text in documents:
+    for pieces in documents:
         if n_documents:
-            pieces.append(np.array(separator, dtype=np.int64))
-        pieces.append(tokenizer.encode_arrays([text])[0].astype(np.int64))
-        n_bytes += len(utf8(text))
+            held += np.array(separator, dtype).tobytes()
+        for text in tokenizer.exact_pieces(pieces):
+            held += tokenizer.encode_arrays([text])[0].astype(dtype).tobytes()
+            n_bytes += len(utf8(text))
         n_documents += 1
-    ids = np.concatenate(pieces)
+    ids = np.frombuffer(held, dtype)
     _require_a_target(ids)
     first = 0 if start_ids else _bytes_of(int(ids[0]), tokenizer)
     return EncodedText(ids, n_bytes, n_bytes - first, n_documents)
@@ -114,27 +120,28 @@ def perplexity(
             f"token ids run from {low} to {high}, but the model has {model.config.rows} rows; "
             "was the text encoded by another tokenizer?"
         )
-    windows = list(_windows(len(text.ids), context, stride))
-    total = 0.0
-    with torch.no_grad(), evaluating(model):
-        for first in range(0, len(windows), batch_size):
-            batch = windows[first : first + batch_size]
-            total += _summed(model, text.ids, batch)
-            if on_windows is not None:
-                on_windows(first + len(batch), len(windows))
     n_tokens = len(text.ids) - 1
+    n_windows = 1 + max(0, math.ceil((n_tokens - context) / stride))
+    windows = _windows(n_tokens, context, stride)
+    total, done = 0.0, 0
+    with torch.no_grad(), evaluating(model):
+        while batch := list(islice(windows, batch_size)):
+            total += _summed(model, text.ids, batch)
+            done += len(batch)
+            if on_windows is not None:
+                on_windows(done, n_windows)
     return Perplexity(
         loss=total / n_tokens,
         n_tokens=n_tokens,
         n_bytes=text.n_bytes_after_first or None,
         n_documents=text.n_documents,
-        n_windows=len(windows),
+        n_windows=n_windows,
         stride=stride,
         context=context,
     )
 
 
-def _require_a_target(ids: NDArray[np.int64]) -> None:
+def _require_a_target(ids: NDArray[np.integer]) -> None:
     if len(ids) < 2:
         raise BlocklabError(f"the text has {len(ids)} tokens, and a first target needs 2")
 
@@ -148,15 +155,15 @@ class _Window(NamedTuple):
     """How many of its last predictions count."""
 
 
-def _windows(n_tokens: int, context: int, stride: int) -> Iterator[_Window]:
-    last, scored, begin = n_tokens - 1, 0, 0
-    while scored < last:
-        end = min(begin + context, last)
+def _windows(n_targets: int, context: int, stride: int) -> Iterator[_Window]:
+    scored = begin = 0
+    while scored < n_targets:
+        end = min(begin + context, n_targets)
         yield _Window(begin, end, end - scored)
         scored, begin = end, begin + stride
 
 
-def _summed(model: Transformer, ids: NDArray[np.int64], windows: list[_Window]) -> float:
+def _summed(model: Transformer, ids: NDArray[np.integer], windows: list[_Window]) -> float:
     """The sum of the losses that count in a batch of windows."""
     width = max(window.end - window.begin for window in windows)
     inputs = np.zeros((len(windows), width), dtype=np.int64)
@@ -171,7 +178,7 @@ def _summed(model: Transformer, ids: NDArray[np.int64], windows: list[_Window]) 
         kept.append(features[n - window.scored : n])
         targets.append(ids[window.end - window.scored + 1 : window.end + 1])
     rows = max(1, LOGITS // model.config.rows)
-    answers = torch.from_numpy(np.concatenate(targets)).to(device)
+    answers = torch.from_numpy(np.concatenate(targets).astype(np.int64)).to(device)
     total = 0.0
     for part, wanted in zip(torch.cat(kept).split(rows), answers.split(rows), strict=True):  # type: ignore[no-untyped-call]
         logits = model.head(part)
