@@ -11,6 +11,8 @@ import blocklab as bl
 from blocklab.errors import BlocklabError
 from blocklab.generation.cache import KeyValueCache
 from blocklab.parts.context import AttentionContext
+from blocklab.parts.linear import in_plain_torch
+from tests.largest_tensor import LargestTensor
 
 D_MODEL, LENGTH = 12, 7
 
@@ -162,3 +164,17 @@ def test_heads_that_do_not_divide_are_refused_by_path(
     config = bl.presets.gpt2(d_model=12, n_heads=4, n_layers=1)
     with pytest.raises(BlocklabError, match=rf"block\.attention\.{message}"):
         config.with_changes(changes)
+
+
+@pytest.mark.parametrize("positions", ["alibi", "rotary"])
+@pytest.mark.parametrize("window", [None, 100])
+def test_no_step_of_a_fused_attention_holds_all_scores(positions: str, window: int | None) -> None:
+    batch, n_heads, length = 3, 2, 256
+    config = bl.presets.modern(
+        d_model=32, n_layers=1, n_heads=n_heads, vocab_size=11, context_length=length
+    ).with_changes({"positions": {"kind": positions}, "block.attention.window": window})
+    model = bl.Transformer(config, seed=0)
+    tokens = torch.zeros(batch, length, dtype=torch.long)
+    with LargestTensor() as largest, in_plain_torch():
+        model.features(tokens).sum().backward()
+    assert largest.elements < batch * n_heads * length**2

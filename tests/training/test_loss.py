@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from blocklab.errors import BlocklabError
 from blocklab.parts.linear import default_products
 from blocklab.training.loss import IGNORED, _evenly, default_chunk, linear_cross_entropy
+from tests.largest_tensor import LargestTensor
 
 needs_onednn = pytest.mark.skipif(
     default_products(torch.empty(0)) != "onednn", reason="this torch has no oneDNN product"
@@ -264,18 +265,6 @@ def test_no_product_is_spent_on_a_gradient_that_nobody_wants(frozen, products):
     with CountProducts() as count:
         linear_cross_entropy(leaves[0], leaves[1], targets, chunk=5)
     assert count.products == 2 * products
-
-
-class LargestTensor(TorchDispatchMode):
-    """Remembers the most elements that any operation's result had."""
-
-    elements = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        result = function(*args, **(kwargs or {}))
-        if isinstance(result, torch.Tensor):
-            self.elements = max(self.elements, result.numel())
-        return result
 
 
 @pytest.mark.parametrize("products", PRODUCTS)
