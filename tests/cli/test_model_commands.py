@@ -283,6 +283,9 @@ def test_whoever_needs_no_weights_fetches_and_reads_none(run, monkeypatch, tmp_p
     assert asked == [("some/model", ["config.json"])]
     assert json.loads(said)["total"] == json.loads(run("count", folder, "--json")[1])["total"]
     # There is nothing but config.json: whoever wants weights says so.
+    code, _, errors = run("generate", "hf:some/model", "x")
+    assert code == 2
+    assert "hf:some/model: only its configuration is here" in errors
     assert run("generate", folder, "x")[0] == 2
     assert run("train", folder, "--out", tmp_path / "out", "--steps", 1)[0] == 2
     assert starting_point(str(folder), from_scratch=True).model is None

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 import blocklab as bl
 from blocklab.inspect import scores as module
-from blocklab.inspect.scores import Scores, fused_scores, given_scores
+from blocklab.inspect.attention_maps import attention_maps, head_measures
+from blocklab.inspect.scores import Scores, fused_scores, given_scores, watching_scores
 from blocklab.model.config import ModelConfig
 from blocklab.parts.linear import in_plain_torch
 from blocklab.training.measures import measure_stream
@@ -206,3 +207,73 @@ def test_scores_are_those_that_entered_whatever_becomes_of_the_queries() -> None
     x = bl.inspect.record(model, tokens, "blocks.0.attention")["blocks.0.attention"].inputs[0]
     q, k, _ = block.attention.qkv(x).detach()[:, None].chunk(3, -1)
     assert found == pytest.approx(float(all_at_once(q, k, is_causal=True).max()), rel=1e-5)
+
+
+class LearnedQueries(nn.Module):
+    """Every sequence is asked by the same queries."""
+
+    def __init__(self, d_model: int, n_heads: int = 2) -> None:
+        super().__init__()
+        self.queries = nn.Parameter(normal(1, n_heads, 16, d_model // n_heads))
+
+    def forward(self, x: Tensor, context: Any) -> Tensor:
+        n_heads = self.queries.shape[1]
+        keys = x.unflatten(-1, (n_heads, -1)).transpose(1, 2)
+        queries = self.queries[:, :, : x.shape[1]]
+        mixed = F.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
+        return mixed.transpose(1, 2).flatten(2)
+
+
+def with_modules(path: str, module: nn.Module) -> bl.Transformer:
+    model = bl.Transformer(
+        bl.presets.modern(d_model=32, n_layers=1, n_heads=2, vocab_size=11, context_length=16),
+        seed=0,
+    ).eval()
+    model.set_submodule(path, module)
+    return model
+
+
+def test_queries_that_all_sequences_share_are_read_of_every_sequence() -> None:
+    model = with_modules("blocks.0.attention", LearnedQueries(32))
+    tokens = torch.arange(33).view(3, 11) % 11
+    (weights,) = attention_maps(model, tokens)
+    (measured,) = head_measures(model, tokens)
+    assert weights is not None
+    assert weights.shape == (3, 2, 11, 11)
+    assert measured is not None
+    entropy = torch.special.entr(weights).sum(-1).mean((0, 2))
+    assert measured.entropy == pytest.approx(entropy.tolist(), rel=1e-5)
+
+
+class Memory(nn.Module):
+    """A feed-forward that looks things up, by a softmax of its own, of three dimensions."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Parameter(normal(1, 5, d_model))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.scaled_dot_product_attention(x, self.table, self.table)
+
+
+def test_a_softmax_outside_attention_is_not_looked_at() -> None:
+    tokens = torch.arange(22).view(2, 11) % 11
+    model = with_modules("blocks.0.feed_forward", Memory(32))
+    read: list[int] = []
+    with watching_scores(model, lambda scores: read.append(len(scores.shape))):
+        model.features(tokens)
+    assert read == [4]
+    assert head_measures(model, tokens)[0] is not None
+
+
+class OneHead(nn.Module):
+    """An attention whose scores are (B, T, S): they say no head."""
+
+    def forward(self, x: Tensor, context: Any) -> Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+
+def test_scores_without_heads_are_no_map() -> None:
+    model = with_modules("blocks.0.attention", OneHead())
+    tokens = torch.arange(22).view(2, 11) % 11
+    assert attention_maps(model, tokens) == head_measures(model, tokens) == [None]

@@ -10,7 +10,12 @@ from blocklab.data.dataset import Dataset
 from blocklab.study import timing
 from blocklab.study.matching import WIDTH
 from blocklab.study.plan import plan
-from blocklab.study.timing import seconds_a_step, solved_width, with_timed_widths
+from blocklab.study.timing import (
+    rough_seconds_a_step,
+    seconds_a_step,
+    solved_width,
+    with_timed_widths,
+)
 from blocklab.training.numerics import Numerics
 from tests.study.test_study import TEXT, minimal
 
@@ -106,16 +111,16 @@ def test_arms_take_turns_as_far_as_memory_holds_them(monkeypatch):
     arms = plan(minimal(variants=VARIANTS, match="none"), TEXT).arms
     held = []
     monkeypatch.setattr(
-        timing, "_in_turns", lambda some, *_: held.append(len(some)) or [1.0] * len(some)
+        timing, "seconds_a_step", lambda some, *_: held.append(len(some)) or [1.0] * len(some)
     )
-    assert len(seconds_a_step(arms, None, Numerics())) == len(arms) == 5
+    assert len(rough_seconds_a_step(arms, None, Numerics())) == len(arms) == 5
     assert held == [5]
     held.clear()
     largest = max(bl.count(arm.config).total for arm in arms)
     monkeypatch.setattr(timing, "TOGETHER", 2 * 16 * largest)
-    assert len(seconds_a_step(arms, None, Numerics())) == 5
+    assert len(rough_seconds_a_step(arms, None, Numerics())) == 5
     assert max(held) == 2
     held.clear()
     monkeypatch.setattr(timing, "TOGETHER", 0)
-    assert seconds_a_step(arms, None, Numerics()) == [1.0] * 5
+    assert rough_seconds_a_step(arms, None, Numerics()) == [1.0] * 5
     assert held == [1] * 5

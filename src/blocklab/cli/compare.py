@@ -14,7 +14,7 @@ def compare(
         typer.Argument(
             metavar="PART",
             help="norm.layer, norm.rms, feed_forward.mlp, feed_forward.gated, attention.causal; "
-            "or a preset or YAML file, for a whole model.",
+            "or a preset, a YAML file or a checkpoint, for a whole model.",
         ),
     ],
     d_model: Annotated[int, typer.Option(min=2, help="Width to build both at.")] = 48,

@@ -1,5 +1,6 @@
 """`hf:org/name`: a checkpoint's files from the Hugging Face hub, fetched once and kept there."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from blocklab.errors import BlocklabError
@@ -18,13 +19,31 @@ _FILES = (
 )
 
 
-def fetched(name: str, *, only_config: bool = False) -> Path:
-    """The folder that holds the checkpoint `hf:org/name`, or no more of it than config.json.
+def fetched(name: str) -> Path:
+    """The folder that holds the checkpoint `hf:org/name`.
 
     Only configuration, tokenizer and safetensors are fetched: no code and no pickle. Raises
     BlocklabError without huggingface_hub, without a network, and for a name that is not there.
     """
-    wanted = [_CONFIG] if only_config else list(_FILES)
+    folder = _fetched(name, _FILES)
+    # Without a network the hub's cache hands out whatever it holds.
+    if (folder / _CONFIG).is_file() and not any(folder.glob("*.safetensors")):
+        raise BlocklabError(
+            f"{name}: only its configuration is here, no safetensors; if the hub has them, try "
+            "again with a network"
+        )
+    return folder
+
+
+def fetched_config(name: str) -> Path:
+    """The folder that holds config.json of `hf:org/name`, and what else was fetched before.
+
+    Raises BlocklabError as `fetched`.
+    """
+    return _fetched(name, (_CONFIG,))
+
+
+def _fetched(name: str, files: Sequence[str]) -> Path:
     repository = name.removeprefix(PREFIX)
     try:
         from huggingface_hub import snapshot_download
@@ -33,7 +52,7 @@ def fetched(name: str, *, only_config: bool = False) -> Path:
             f"{name}: needs the package huggingface_hub; pip install 'blocklab[hub]'"
         ) from None
     try:
-        return Path(snapshot_download(repository, allow_patterns=wanted))
+        return Path(snapshot_download(repository, allow_patterns=list(files)))
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise BlocklabError(

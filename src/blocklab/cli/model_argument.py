@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from blocklab.cli.hub import PREFIX, fetched
+from blocklab.cli.hub import PREFIX, fetched_config
 from blocklab.errors import BlocklabError, nearest
-from blocklab.exchange.load import load_config
 from blocklab.model import presets
 from blocklab.model.config import ModelConfig
 
@@ -19,12 +18,13 @@ def model_config(name: str) -> ModelConfig:
     """The config that MODEL names. Raises BlocklabError when it names nothing."""
     if name.replace("_", "-") in presets.names():
         return presets.preset(name)()
-    if name.startswith(PREFIX):
-        return load_config(fetched(name, only_config=True))
-    path = require_somewhere(name)
+    path = fetched_config(name) if name.startswith(PREFIX) else require_somewhere(name)
     # By any name: only weights have endings of their own.
     if path.is_file() and path.suffix != ".gguf":
         return ModelConfig.from_yaml(path)
+    # Late, for it brings training and tokenizers along.
+    from blocklab.exchange.load import load_config
+
     return load_config(path)
 
 

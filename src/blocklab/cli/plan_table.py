@@ -11,16 +11,15 @@ from blocklab.study.folder import StudyFolder
 from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
-from blocklab.study.timing import peak_memory_of_a_step, seconds_a_step
+from blocklab.study.timing import peak_memory_of_a_step, rough_seconds_a_step
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     """What would be trained, after matching, and an estimate from a few real steps of each arm."""
     arms = ready.plan.cells[0].arms
     numerics = ready.plan.numerics
-    seconds = dict(
-        zip((arm.name for arm in arms), seconds_a_step(arms, ready.dataset, numerics), strict=True)
-    )
+    timed = rough_seconds_a_step(arms, ready.dataset, numerics)
+    seconds = dict(zip((arm.name for arm in arms), timed, strict=True))
     memory = {arm.name: peak_memory_of_a_step(arm, ready.dataset, numerics) for arm in arms}
     console = Console(highlight=False, soft_wrap=True)
     console.print(_sizes(arms, seconds, memory, ready.plan.study.question))

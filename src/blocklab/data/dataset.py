@@ -184,11 +184,10 @@ def _reopened(folder: Path, source_notes: tuple[str, ...]) -> Dataset | None:
     """A prepared folder if it is there and sound, with the notes of this corpus, not its twin's."""
     try:
         found = Dataset.open(folder, source_notes)
-        # Now, while there is a text to make it anew from, and not when somebody asks.
-        assert found.tokenizer is not None
+        # Read now, while there is a text to make it anew from, and not when somebody asks.
+        return None if found.tokenizer is None else found
     except BlocklabError:
         return None
-    return found
 
 
 def _listed(notes: tuple[str, ...]) -> str:

@@ -64,7 +64,7 @@ def head_measures(model: Transformer, tokens: Tensor) -> list[HeadMeasures | Non
 
 
 class _Sums(NamedTuple):
-    """Over some queries of all sequences, one number a head, in float64: (n_heads,)."""
+    """Over some queries of all sequences, one number a head: (n_heads,)."""
 
     entropy: Tensor
     uniform_entropy: Tensor
@@ -78,8 +78,8 @@ def _measured(scores: Scores) -> HeadMeasures:
     sums = torch.zeros(4, n_heads, dtype=torch.float64)
     largest = torch.full((n_heads,), -torch.inf, dtype=torch.float64)
     for start, block in scores.blocks():
-        sums += torch.stack(_summed(block, start)).cpu()
-        largest = torch.maximum(largest, block.amax((0, 2, 3)).double().cpu())
+        sums += torch.stack(_summed(block, start)).cpu().double()
+        largest = torch.maximum(largest, block.amax((0, 2, 3)).cpu().double())
     total = _Sums(*sums)
     # Habits are those of the queries that have a key before them.
     later = torch.tensor(batch * (n_queries - 1), dtype=torch.float64)
@@ -100,10 +100,10 @@ def _summed(scores: Tensor, start: int) -> _Sums:
     first = weights[:, :, max(1 - start, 0) :, 0]
     previous = weights.diagonal(start - 1, dim1=-2, dim2=-1)  # (B, n_heads, queries with one)
     return _Sums(
-        entropy=torch.special.entr(weights).sum(-1).double().sum((0, 2)),
-        uniform_entropy=visible.double().log().sum((0, 2)),
-        first_key=first.double().sum((0, 2)),
-        previous_key=previous.double().sum((0, 2)),
+        entropy=torch.special.entr(weights).sum((0, 2, 3)),
+        uniform_entropy=visible.to(weights.dtype).log().sum((0, 2)),
+        first_key=first.sum((0, 2)),
+        previous_key=previous.sum((0, 2)),
     )
 
 

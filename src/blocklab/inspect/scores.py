@@ -66,11 +66,11 @@ def watching_scores(
     softmax = _Softmax(read)
 
     def entering(_: tuple[Any, ...]) -> None:
-        softmax.last = None
+        softmax.last, softmax.inside = None, True
 
     def leaving(block: int) -> Callable[[tuple[Any, ...], Tensor], None]:
         def after(_: tuple[Any, ...], __: Tensor) -> None:
-            found[block], softmax.last = softmax.last, None
+            found[block], softmax.last, softmax.inside = softmax.last, None, False
 
         return after
 
@@ -87,11 +87,15 @@ def watching_scores(
 
 
 class _Softmax(TorchFunctionMode, Generic[Found]):
-    """Reads the scores of every softmax over keys that is taken while it is active."""
+    """Reads the scores of every softmax over keys that is taken while it is `inside` attention.
+
+    Those are of four dimensions, (B, n_heads, T, S).
+    """
 
     def __init__(self, read: Callable[[Scores], Found]) -> None:
         super().__init__()
         self.last: Found | None = None
+        self.inside = False
         self._read = read
 
     def __torch_function__(
@@ -104,13 +108,15 @@ class _Softmax(TorchFunctionMode, Generic[Found]):
         given = dict(kwargs or {})
         name = getattr(func, "__name__", "")
         # Before the softmax: afterwards its inputs may have been overwritten.
-        if name == "scaled_dot_product_attention":
-            self.last = self._read(fused_scores(*args, **given))
-        elif name == "softmax":
-            scores = args[0] if args else given["input"]
-            if scores.ndim == 4:
-                self.last = self._read(given_scores(scores))
+        if self.inside and name == "scaled_dot_product_attention":
+            self._read_if_by_head(fused_scores(*args, **given))
+        elif self.inside and name == "softmax":
+            self._read_if_by_head(given_scores(args[0] if args else given["input"]))
         return func(*args, **given)
+
+    def _read_if_by_head(self, scores: Scores) -> None:
+        if len(scores.shape) == 4:
+            self.last = self._read(scores)
 
 
 def given_scores(scores: Tensor) -> Scores:
@@ -136,6 +142,7 @@ def fused_scores(
     n_queries, n_keys = query.shape[-2], key.shape[-2]
     if enable_gqa:
         key = key.repeat_interleave(query.shape[-3] // key.shape[-3], -3)
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])  # type: ignore[no-untyped-call]
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     # Once here: every block's product would copy what does not lie in one piece.
     queries, keys = (wide(x.detach()).contiguous() for x in (query, key))
@@ -146,7 +153,7 @@ def fused_scores(
         products = queries[..., start:end, :] @ keys[..., :last, :].transpose(-1, -2)
         return _masked(products.mul_(factor), start, attn_mask, is_causal)
 
-    return Scores((*query.shape[:-2], n_queries, n_keys), of_queries)
+    return Scores((*leading, n_queries, n_keys), of_queries)
 
 
 def _masked(scores: Tensor, start: int, mask: Tensor | None, is_causal: bool) -> Tensor:

@@ -194,11 +194,11 @@ class ModelConfig(Record):
     @classmethod
     def _of_preset(cls, data: Mapping[str, Any]) -> "ModelConfig":
         """Sizes go to the preset, for others follow them; all else is set as it is."""
-        known = {"preset", *SIZES, *cls.model_fields}
+        valid = {"preset", *SIZES, *cls.model_fields}
         for path in data:
             first = str(path).split(".")[0]
-            if first not in known | {"blocks"}:
-                raise BlocklabError(f"unknown key '{path}'; {nearest(first, known)}")
+            if first not in valid | {"blocks"}:
+                raise BlocklabError(f"unknown key '{path}'; {nearest(first, valid)}")
         sizes = {name: data[name] for name in SIZES if data.get(name) is not None}
         config = cls.parse(preset_fields(str(data["preset"]), sizes))
         # A vocabulary of null is one until a tokenizer gives it; a model has no heads to set so.

@@ -29,7 +29,7 @@ def names() -> list[str]:
     return sorted({*_GPT2_SHAPES, *_SHAPES, *_SHORT})
 
 
-def known(name: str) -> str:
+def canonical(name: str) -> str:
     """The name of a preset, with dashes for underscores. Raises BlocklabError for another name."""
     found = name.replace("_", "-")
     if found not in names():
@@ -43,12 +43,13 @@ def preset_fields(name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     A size that is null keeps the preset's own; heads and feed-forward of another width follow it.
     Raises BlocklabError for another name.
     """
-    fields = _own_fields(known(name))
+    fields = _own_fields(canonical(name))
     given = {size: value for size, value in sizes.items() if value is not None}
     attention = fields["block"]["attention"]
-    d_model = given.get("d_model")
-    # Whatever is no number is refused where the record is made of it, by its path.
-    if isinstance(d_model, int) and d_model != fields["d_model"]:
+    d_model = given.get("d_model", fields["d_model"])
+    if type(d_model) is not int:
+        raise BlocklabError(f"d_model: {d_model!r} does not fit: expected a whole number")
+    if d_model != fields["d_model"]:
         head_dim = fields["d_model"] // attention["n_heads"]
         attention["n_heads"] = max(1, d_model // head_dim)
         attention["n_kv_heads"] = None

@@ -6,7 +6,7 @@ A preset is a function of a few sizes; every other field is set with `with_chang
 from typing import Protocol
 
 from blocklab.model.config import ModelConfig
-from blocklab.model.preset_fields import known, preset_fields
+from blocklab.model.preset_fields import canonical, preset_fields
 from blocklab.model.preset_fields import names as names
 
 
@@ -29,7 +29,7 @@ class Preset(Protocol):
 
 def preset(name: str) -> Preset:
     """The preset called `name`; underscores are dashes. Raises BlocklabError for another name."""
-    key = known(name)
+    key = canonical(name)
 
     def make(
         *,

@@ -43,9 +43,23 @@ def seconds_a_step(
 ) -> list[float]:
     """Of one training step of each arm, after one that warms up; see `seconds_of_a_step`.
 
-    Arms take turns as far as `TOGETHER` holds them all.
+    All of them are held in memory at once.
     """
-    return [s for some in _held_together(arms) for s in _in_turns(some, dataset, numerics, rounds)]
+    trainers = [_trainer(arm, dataset, numerics) for arm in arms]
+    for trainer in trainers:
+        trainer.step()
+    times: list[list[float]] = [[] for _ in arms]
+    for _ in range(rounds):
+        for trainer, own in zip(trainers, times, strict=True):
+            own.append(trainer.seconds_of_a_step(numerics))
+    return [min(own) for own in times]
+
+
+def rough_seconds_a_step(
+    arms: Sequence[PlannedArm], dataset: Dataset, numerics: Numerics
+) -> list[float]:
+    """The same of however many arms: as many take turns as `TOGETHER` holds, then the next."""
+    return [s for some in _held_together(arms) for s in seconds_a_step(some, dataset, numerics)]
 
 
 def _held_together(arms: Sequence[PlannedArm]) -> Iterator[list[PlannedArm]]:
@@ -60,19 +74,6 @@ def _held_together(arms: Sequence[PlannedArm]) -> Iterator[list[PlannedArm]]:
         group.append(arm)
         size += own
     yield group
-
-
-def _in_turns(
-    arms: Sequence[PlannedArm], dataset: Dataset, numerics: Numerics, rounds: int
-) -> list[float]:
-    trainers = [_trainer(arm, dataset, numerics) for arm in arms]
-    for trainer in trainers:
-        trainer.step()
-    times: list[list[float]] = [[] for _ in arms]
-    for _ in range(rounds):
-        for trainer, own in zip(trainers, times, strict=True):
-            own.append(trainer.seconds_of_a_step(numerics))
-    return [min(own) for own in times]
 
 
 def with_numerics(study: Study, planned: Plan, dataset: Dataset, say: Say | None = None) -> Study:

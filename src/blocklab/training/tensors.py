@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import torch
 from torch import Tensor
 
+from blocklab.errors import BlocklabError
 from blocklab.files import new_file
 
 _NAMES = {
@@ -20,11 +21,17 @@ _NAMES = {
     torch.float32: "F32",
     torch.float16: "F16",
     torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
     torch.int64: "I64",
     torch.int32: "I32",
     torch.int16: "I16",
     torch.int8: "I8",
     torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
     torch.bool: "BOOL",
 }
 
@@ -38,7 +45,7 @@ def write_tensors(
     """Put the tensors at `path`, old content or new, never half; what stood there at `previous`.
 
     They must be contiguous and on the processor; what several share is stored as often. Raises
-    RunFailed when the disk refuses.
+    RunFailed when the disk refuses, BlocklabError for a type that the format lacks.
     """
     with new_file(path, previous=previous) as partial, partial.open("xb") as file:
         _write(file, tensors, metadata or {})
@@ -50,6 +57,8 @@ def _write(file: BinaryIO, tensors: Mapping[str, Tensor], metadata: Mapping[str,
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     start = 0
     for name, tensor in ordered:
+        if tensor.dtype not in _NAMES:
+            raise BlocklabError(f"'{name}': {tensor.dtype} has no name in the safetensors format")
         end = start + tensor.nbytes
         header[name] = {
             "dtype": _NAMES[tensor.dtype],
