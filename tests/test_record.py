@@ -131,6 +131,7 @@ def test_yaml_that_is_no_config_names_the_file(tmp_path: Path) -> None:
         ("[1, 2]", "expected a mapping"),
         ("a: [", "cannot be read as YAML"),
         ("block: {norm: {kind: rmz}}", r"block\.norm: unknown norm kind 'rmz'"),
+        ("variants: {}", "describes a study, not a model"),
     ]:
         file.write_text(text)
         with pytest.raises(BlocklabError, match=rf"model\.yaml: .*{message}"):

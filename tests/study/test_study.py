@@ -107,3 +107,11 @@ def test_a_variant_may_change_how_it_trains():
 def test_an_unknown_budget_names_those_there_are():
     with pytest.raises(bl.BlocklabError, match="quick"):
         find_study("modern_block").at_budget("quik")
+
+
+def test_a_models_file_is_no_study_and_says_how_to_ask_of_it(tmp_path):
+    file = tmp_path / "model.yaml"
+    for text in ("preset: modern\n", "block: {placement: post}\n"):
+        file.write_text(text)
+        with pytest.raises(bl.BlocklabError, match=r"a model, not a study; .* baseline: \{file: "):
+            Study.from_yaml(file)

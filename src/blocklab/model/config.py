@@ -186,6 +186,8 @@ class ModelConfig(Record):
             raise BlocklabError(f"{path}: cannot be read as YAML: {error}") from None
         if not isinstance(data, dict):
             raise BlocklabError(f"{path}: expected a mapping of a model's fields")
+        if data.keys() & {"baseline", "variants"}:
+            raise BlocklabError(f"{path}: describes a study, not a model; blocklab ablate takes it")
         try:
             return cls._of_preset(data) if "preset" in data else cls.parse(data)
         except BlocklabError as error:

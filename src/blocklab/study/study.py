@@ -276,6 +276,11 @@ class Study(Record):
             raise BlocklabError(f"{path}: cannot be read as a study: {reason}") from None
         if not isinstance(data, dict):
             raise BlocklabError(f"{path}: expected a mapping of a study's fields")
+        if data.keys() & {"preset", "block"}:
+            raise BlocklabError(
+                f"{path}: describes a model, not a study; a study asks of it with "
+                f"baseline: {{file: {path}}}"
+            )
         try:
             return cls.parse(data)
         except BlocklabError as error:
