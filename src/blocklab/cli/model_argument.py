@@ -6,17 +6,17 @@ from blocklab.cli.hub import PREFIX, fetched_config
 from blocklab.errors import BlocklabError, nearest
 from blocklab.model import presets
 from blocklab.model.config import ModelConfig
+from blocklab.model.preset_fields import is_preset
 
 
 def is_untrained(name: str) -> bool:
     """Whether MODEL is a config without weights: a preset or a YAML file."""
-    known = name.replace("_", "-") in presets.names()
-    return known or Path(name).suffix.lower() in (".yaml", ".yml")
+    return is_preset(name) or Path(name).suffix.lower() in (".yaml", ".yml")
 
 
 def model_config(name: str) -> ModelConfig:
     """The config that MODEL names. Raises BlocklabError when it names nothing."""
-    if name.replace("_", "-") in presets.names():
+    if is_preset(name):
         return presets.preset(name)()
     path = fetched_config(name) if name.startswith(PREFIX) else require_somewhere(name)
     # By any name: only weights have endings of their own.

@@ -203,7 +203,7 @@ class ModelConfig(Record):
                 raise BlocklabError(f"unknown key '{path}'; {nearest(first, valid)}")
         sizes = {name: data[name] for name in SIZES if data.get(name) is not None}
         config = cls.parse(preset_fields(str(data["preset"]), sizes))
-        # A vocabulary of null is one until a tokenizer gives it; a model has no heads to set so.
+        # Null is a value of the model's own fields (`vocab_size`), but heads are its attention's.
         done = {"preset", "n_heads", "n_kv_heads", *sizes}
         return config.with_changes({path: data[path] for path in data if path not in done})
 

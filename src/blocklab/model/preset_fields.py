@@ -29,10 +29,15 @@ def names() -> list[str]:
     return sorted({*_GPT2_SHAPES, *_SHAPES, *_SHORT})
 
 
+def is_preset(name: str) -> bool:
+    """Whether a preset is called so; underscores are dashes."""
+    return name.replace("_", "-") in names()
+
+
 def canonical(name: str) -> str:
     """The name of a preset, with dashes for underscores. Raises BlocklabError for another name."""
     found = name.replace("_", "-")
-    if found not in names():
+    if not is_preset(name):
         raise BlocklabError(f"unknown preset '{name}'; {nearest(found, names())}")
     return found
 

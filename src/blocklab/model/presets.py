@@ -6,7 +6,7 @@ A preset is a function of a few sizes; every other field is set with `with_chang
 from typing import Protocol
 
 from blocklab.model.config import ModelConfig
-from blocklab.model.preset_fields import canonical, preset_fields
+from blocklab.model.preset_fields import canonical, is_preset, preset_fields
 from blocklab.model.preset_fields import names as names
 
 
@@ -58,6 +58,6 @@ def preset(name: str) -> Preset:
 
 
 def __getattr__(name: str) -> Preset:
-    if name.startswith("_") or name.replace("_", "-") not in names():
+    if name.startswith("_") or not is_preset(name):
         raise AttributeError(f"no preset '{name}'; there are {', '.join(names())}")
     return preset(name)

@@ -28,7 +28,7 @@ from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
 from blocklab.parts.residual import ResidualConfig
 from blocklab.streams import stream_seed
-from blocklab.training.loss import linear_cross_entropy
+from blocklab.training.loss import next_token_loss
 from blocklab.training.optimizer import OptimizerConfig, checked_groups
 from blocklab.training.trainer import named_parameters
 
@@ -115,16 +115,8 @@ def training_pass(model: Transformer) -> TrainingPass:
         for hook in hooks:
             hook.remove()
     model.zero_grad()
-    head = model.head
     # As a training step takes it: all logits at once would be several times what that needs.
-    loss = linear_cross_entropy(
-        hidden.flatten(0, 1),
-        head.weight,
-        tokens.roll(-1, 1).flatten(),
-        bias=head.bias,
-        scale=head.scale,
-        softcap=head.softcap,
-    )
+    loss = next_token_loss(model.head, hidden.flatten(0, 1), tokens.roll(-1, 1).flatten())
     loss.loss.backward()  # type: ignore[no-untyped-call]
     gradients = {path: p.grad for path, p in model.named_parameters() if p.requires_grad}
     return TrainingPass(loss.rows, gradients, frozenset(called))

@@ -293,7 +293,7 @@ class _Training:
         plan = at_look(self.plan, self.ways, self.place.windows_of)
         if plan is not self.plan:
             self.plan, self.ways = plan, all_courses(plan, self.known)
-        # Told several times a second, and no other before the next run is finished.
+        # Kept, because they are told several times a second and only a finished run changes them.
         asked = [run for way in self.ways for run in way.runs]
         self.found = sum(run.id in self.known for run in asked)
         self.expected = sum(way.n_expected for way in self.ways)

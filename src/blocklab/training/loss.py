@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from blocklab.data.windows import IGNORED
 from blocklab.errors import BlocklabError
+from blocklab.model.transformer import Head
 from blocklab.parts.linear import Products, default_products, inner_product
 
 
@@ -71,6 +72,27 @@ def linear_cross_entropy(
         return Loss(*_LinearCrossEntropy.apply(hidden, weight, bias, task))  # type: ignore[no-untyped-call]
     measured, _ = _run(task, hidden, weight, bias, (False, False, False))
     return measured
+
+
+def next_token_loss(
+    head: Head,
+    hidden: Tensor,
+    targets: Tensor,
+    *,
+    n_targets: int | None = None,
+    chunk: int | None = None,
+) -> Loss:
+    """`linear_cross_entropy` of the logits that a model's head would make of (N, d_model)."""
+    return linear_cross_entropy(
+        hidden,
+        head.weight,
+        targets,
+        bias=head.bias,
+        scale=head.scale,
+        softcap=head.softcap,
+        n_targets=n_targets,
+        chunk=chunk,
+    )
 
 
 def default_chunk(vocab_size: int, dtype: torch.dtype = torch.float32) -> int:

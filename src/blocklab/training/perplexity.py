@@ -74,8 +74,8 @@ def encode_text(
     end before the next is asked for. Raises BlocklabError where there are fewer than two ids.
     """
     separator = () if tokenizer.end_of_text is None else (tokenizer.end_of_text,)
-    known = (tokenizer.vocab_size - 1, *start_ids, *separator)
-    dtype = np.result_type(*(np.min_scalar_type(i) for i in known))
+    largest = max((tokenizer.vocab_size - 1, *start_ids, *separator))
+    dtype = np.min_scalar_type(largest)
     held = bytearray(np.array(start_ids, dtype).tobytes())  # grows in place, unlike an array
     n_bytes = n_documents = 0
     for pieces in documents:

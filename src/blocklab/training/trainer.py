@@ -34,7 +34,7 @@ from blocklab.training.devices import (
     usable_device,
     wait_for,
 )
-from blocklab.training.loss import Loss, linear_cross_entropy
+from blocklab.training.loss import Loss, next_token_loss
 from blocklab.training.measures import StepInspection
 from blocklab.training.memory import keep_freed_memory
 from blocklab.training.numerics import Numerics, SecondsOf, chosen, using_threads
@@ -270,14 +270,10 @@ class Trainer:
         return loss, log_z
 
     def _loss(self, hidden: Tensor, targets: Tensor, n_targets: int) -> Loss:
-        head = self.model.head
-        return linear_cross_entropy(
+        return next_token_loss(
+            self.model.head,
             hidden,
-            head.weight,
             targets.flatten(),
-            bias=head.bias,
-            scale=head.scale,
-            softcap=head.softcap,
             n_targets=n_targets,
             chunk=self.numerics.chunk,
         )
