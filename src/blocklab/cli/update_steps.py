@@ -6,7 +6,7 @@ from torch import Tensor
 
 from blocklab.inspect.updates import update_ratios
 from blocklab.model.transformer import Transformer
-from blocklab.training.loss import linear_cross_entropy
+from blocklab.training.loss import next_token_loss
 from blocklab.training.optimizer import AdamW, build_optimizer
 from blocklab.training.trainer import named_parameters
 
@@ -26,15 +26,8 @@ def measured_updates(
     optimizer = build_optimizer(AdamW(), named_parameters(copied), learning_rate)
 
     def step() -> None:
-        head = copied.head
-        loss = linear_cross_entropy(
-            copied.features(tokens).flatten(0, 1),
-            head.weight,
-            targets.flatten(),
-            bias=head.bias,
-            scale=head.scale,
-            softcap=head.softcap,
-        ).loss
+        hidden = copied.features(tokens).flatten(0, 1)
+        loss = next_token_loss(copied.head, hidden, targets.flatten()).loss
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step(1.0)
         optimizer.zero_grad()
