@@ -11,6 +11,8 @@ and its evaluation are timed before and after the study, and their medians stand
 """
 
 import argparse
+import contextlib
+import ctypes
 import json
 import os
 import platform
@@ -33,6 +35,7 @@ from training import BF16, FLOAT32, plain_loop
 N_LAYERS, N_HEADS, CONTEXT = 4, 4, 128
 N_RUNS, TIMED_STEPS = 20, 40
 VALIDATION_TOKENS = 32_768
+PR_SET_CHILD_SUBREAPER = 36  # of linux/prctl.h
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ SIZES = {
     "small": Size(d_model=128, d_ff=320, vocabulary=2048, batch=8, steps=200),
     "long": Size(d_model=128, d_ff=320, vocabulary=2048, batch=8, steps=1000),
     "wide": Size(d_model=256, d_ff=640, vocabulary=4096, batch=16, steps=100),
+    "wide-long": Size(d_model=256, d_ff=640, vocabulary=4096, batch=16, steps=300),
 }
 
 
@@ -87,10 +91,12 @@ def study_seconds(size: Size, workers: int, folder: Path) -> dict[str, float | s
     plan = [*command, "plan", str(file), "--out", str(folder / "plan")]
     _run(plan)
     ablate = [*command, "ablate", str(file), "--out", str(folder / "out")]
+    _adopt_orphans()
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     began = time.perf_counter()
     _run([*ablate, "--workers", str(workers)])
     wall = time.perf_counter() - began
+    _wait_for_orphans()
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     records = [json.loads(path.read_text()) for path in folder.glob("out/runs/*/run.json")]
@@ -110,6 +116,20 @@ def _run(command: list[str]) -> None:
     ended = subprocess.run(command, capture_output=True, text=True)
     if ended.returncode:
         sys.exit(f"{' '.join(command)}\n{ended.stderr}")
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what outlives its own: workers are children of a server that ends after
+    the command, and only who waits for a process learns what it took.
+    """
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _wait_for_orphans() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.wait()
 
 
 def peer_seconds(size: Size, mode: str) -> float:

@@ -285,6 +285,35 @@ def test_ctrl_c_keeps_what_is_finished_and_says_how_to_go_on(study, tmp_path):
     assert finished == {p: p.stat().st_mtime_ns for p in finished}
 
 
+def test_ctrl_c_while_workers_start_leaves_none_and_no_trace(study, tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, "-m", "blocklab", "ablate", str(study), "--out", str(out)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(command, text=True, start_new_session=True, **quiet)
+    until = time.monotonic() + 60
+    while not (out / "study.yaml").exists() and time.monotonic() < until:
+        time.sleep(0.01)
+    for _ in range(3):  # the hand is nervous
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(0.3)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in said
+    assert not members(process.pid)
+
+
+def test_an_interrupt_that_an_import_turns_into_an_error_of_its_own_is_one(run, monkeypatch):
+    def interrupted(*_, **__):
+        try:
+            signal.raise_signal(signal.SIGINT)
+        except KeyboardInterrupt:
+            raise ImportError("cannot load module more than once per process") from None
+
+    monkeypatch.setattr(sys.modules["blocklab.cli.app"], "app", interrupted)
+    assert run("count", "gpt2") == (130, "", "blocklab: stopped\n")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 @pytest.mark.slow
 def test_a_study_killed_at_random_moments_ends_in_the_same_bits_and_leaves_no_worker(
     study, tmp_path

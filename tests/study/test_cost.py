@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from blocklab.study.cost import Cost, cost_of, counted
+from blocklab.study.cost import Cost, cost_of, counted, spent
 
 SPIN = "import time\nwhile time.process_time() < 0.4: pass"
 
@@ -17,17 +17,29 @@ def spin():
         pass
 
 
-def test_own_work_and_that_of_workers_are_told_apart_and_added_up(tmp_path):
+def test_own_work_and_what_is_told_of_workers_are_kept_apart_and_added_up(tmp_path):
     assert cost_of(tmp_path) is None
-    with counted(tmp_path):
+    with counted(tmp_path) as tell:
         spin()
+        tell(3.0)
     first = cost_of(tmp_path)
-    assert 0.25 < first.main < 2 and first.workers < 0.1
-    with counted(tmp_path):
+    assert 0.25 < first.main < 2 and first.workers == 3.0
+    with counted(tmp_path) as tell:
+        # What a worker takes is told, whoever waits for it.
         subprocess.run([sys.executable, "-c", SPIN], check=True)
+        tell(0.5)
+        tell(0.25)
     second = cost_of(tmp_path)
     assert second.main < first.main + 0.25
-    assert 0.35 < second.workers < 3
+    assert second.workers == 3.75
+
+
+def test_what_was_started_before_any_worker_is_the_main_process_s(tmp_path):
+    began = spent()
+    subprocess.run([sys.executable, "-c", SPIN], check=True)
+    with counted(tmp_path, began):
+        pass
+    assert 0.35 < cost_of(tmp_path).main < 3
 
 
 def test_what_was_spent_before_a_stop_counts_too(tmp_path):

@@ -1,8 +1,13 @@
 """The commands and how they end: one line on stderr, an exit code that says why."""
 
+import contextlib
 import errno
 import io
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import typer
@@ -49,6 +54,7 @@ for _command in _COMMANDS:
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
+STOPPED = 130
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO}
 
 
@@ -61,24 +67,52 @@ def main() -> None:
         # A console that knows no minus sign still gets the rest of the sentence.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    interrupted = threading.Event()
     try:
-        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except BlocklabError as error:
-        sys.exit(_say(str(error), error.exit_code))
-    except _UsageError as error:
+        with _told_of_interrupts(interrupted):
+            code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except Exception as error:
+        # Ctrl-C in the middle of an import leaves the importer with errors of its own.
+        code = _say("stopped", STOPPED) if interrupted.is_set() else _code_of(error)
+    except KeyboardInterrupt:
+        code = _say("stopped", STOPPED)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+@contextlib.contextmanager
+def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
+    """Ctrl-C also sets `interrupted`."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        interrupted.set()
+        signal.default_int_handler(number, frame)
+
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _code_of(error: Exception) -> int:
+    """Say an error in a line, and how the process exits after it. Raises what is our own fault."""
+    if isinstance(error, BlocklabError):
+        return _say(str(error), error.exit_code)
+    if isinstance(error, _UsageError):
         asked = error.ctx.info_name if error.ctx and error.ctx.parent else None
         command = f"blocklab {asked}" if asked else "blocklab"
-        sys.exit(_say(f"{error.format_message()} See {command} --help.", 2))
-    except (KeyboardInterrupt, typer.Abort):
-        sys.exit(_say("stopped", 130))
-    except BrokenPipeError:
-        sys.exit(1)
-    except OSError as error:
-        if error.errno not in DISK:
-            raise
+        return _say(f"{error.format_message()} See {command} --help.", 2)
+    if isinstance(error, typer.Abort):
+        return _say("stopped", STOPPED)
+    if isinstance(error, BrokenPipeError):
+        return 1
+    if isinstance(error, OSError) and error.errno in DISK:
         where = f"{error.filename}: " if error.filename else ""
-        sys.exit(_say(f"{where}{error.strerror}", 1))
-    sys.exit(code if isinstance(code, int) else 0)
+        return _say(f"{where}{error.strerror}", 1)
+    raise error
 
 
 def _say(message: str, code: int) -> int:

@@ -6,7 +6,8 @@ is not in it.
 
 import json
 import resource
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,21 +34,24 @@ def cost_of(folder: Path) -> Cost | None:
         return None
 
 
-def spent() -> Cost:
+def spent() -> float:
     """By this process so far, and by those it started that have ended."""
-    own, others = (resource.getrusage(w) for w in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return Cost(own.ru_utime + own.ru_stime, others.ru_utime + others.ru_stime)
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 @contextmanager
-def counted(folder: Path, began: Cost | None = None) -> Iterator[None]:
-    """Add to the folder's cost what is spent inside, or since `began`."""
-    start = began or spent()
+def counted(folder: Path, began: float | None = None) -> Iterator[Callable[[float], None]]:
+    """Add to the folder's cost what this process spends inside and, where `began` is given, what
+    `spent` has grown by since; and what the yielded function is told of workers.
+    """
+    start = time.process_time()
+    before = 0.0 if began is None else spent() - began
+    told: list[float] = []
     try:
-        yield
+        yield told.append
     finally:
-        before, now = cost_of(folder) or Cost(), spent()
-        total = Cost(
-            before.main + now.main - start.main, before.workers + now.workers - start.workers
-        )
+        known = cost_of(folder) or Cost()
+        main = known.main + before + time.process_time() - start
+        total = Cost(main, known.workers + sum(told))
         write_atomically(folder / FILE, json.dumps(asdict(total), indent=1).encode())

@@ -11,17 +11,19 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing.context import BaseContext
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Self
 
 from blocklab.errors import RunFailed
+from blocklab.study.cost import spent
 
 REPORT_EVERY_SECONDS = 0.25
 
@@ -62,17 +64,19 @@ def default_workers(threads: int, *, accelerated: bool) -> int:
 class ProcessPool:
     """Trains jobs on `workers` processes, as a context: leaving it stops whatever still runs.
 
-    Running jobs save a checkpoint before they stop.
+    Running jobs save a checkpoint before they stop. `tell` hears at the end how many seconds of
+    processor time the workers took, with what they imported and started, as of the jobs that ended.
     """
 
-    def __init__(self, workers: int) -> None:
-        context = multiprocessing.get_context("spawn")
+    def __init__(self, workers: int, tell: Callable[[float], None] = lambda seconds: None) -> None:
+        context = _context()
         self._stop = context.Event()
         self._progress: SimpleQueue[Progress] = context.SimpleQueue()
-        self._pool = ProcessPoolExecutor(
-            workers, context, _start_worker, (self._stop, self._progress)
-        )
-        self._futures: dict[Future[None], Path] = {}
+        given = (self._stop, self._progress, dict(os.environ))
+        self._pool = ProcessPoolExecutor(workers, context, _start_worker, given)
+        self._futures: dict[Future[Spent], Path] = {}
+        self._spent: dict[int, float] = {}
+        self._tell = tell
 
     def __enter__(self) -> Self:
         return self
@@ -86,10 +90,15 @@ class ProcessPool:
         self._stop.set()
         with _patient():
             self._pool.shutdown(wait=True, cancel_futures=True)
+        for future in self._futures:
+            if not future.cancelled() and future.exception() is None:
+                self._spent.update(future.result())
+        self._tell(sum(self._spent.values()))
 
     def submit(self, job: Job) -> None:
         """Train it when a process is free."""
-        with _without_main_module():
+        # A process may be started here.
+        with _without_main_module(), _undisturbed():
             self._futures[self._pool.submit(_train_job, job)] = job.folder
 
     def events(self) -> Iterator[Progress | Path]:
@@ -104,13 +113,33 @@ class ProcessPool:
                 yield self._progress.get()
             for future in done:
                 folder = self._futures.pop(future)
-                _raise_failure(future, folder)
+                self._spent.update(_result(future, folder))
                 yield folder
 
 
-def _raise_failure(future: "Future[None]", folder: Path) -> None:
+Spent = Mapping[int, float]
+"""Processor seconds by process, so far."""
+
+
+def _context() -> BaseContext:
+    """How workers are started: as copies of a server that has imported once what all of them need,
+    where that is safe; otherwise each imports for itself.
+
+    The server is made by the first pool of a process and ends with the process.
+    """
+    if not sys.platform.startswith("linux"):
+        return multiprocessing.get_context("spawn")  # others' libraries do not outlive a fork
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_PRELOADED])
+    return context
+
+
+_PRELOADED = "blocklab.study.preloaded"
+
+
+def _result(future: "Future[Spent]", folder: Path) -> Spent:
     try:
-        future.result()
+        return future.result()
     except BrokenProcessPool:
         raise RunFailed(
             f"{folder}: a worker process was killed, perhaps for want of memory; run the same "
@@ -122,11 +151,14 @@ _stop: Event | None = None
 _progress: "SimpleQueue[Progress] | None" = None
 
 
-def _start_worker(stop: Event, progress: "SimpleQueue[Progress]") -> None:
+def _start_worker(
+    stop: Event, progress: "SimpleQueue[Progress]", environment: dict[str, str]
+) -> None:
     global _stop, _progress
     _stop, _progress = stop, progress
-    # Ctrl-C reaches the whole process group; only the main process decides what follows.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # A server has the environment of when it was started.
+    os.environ.clear()
+    os.environ.update(environment)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     import torch
 
@@ -142,7 +174,7 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _train_job(job: Job) -> None:
+def _train_job(job: Job) -> Spent:
     from blocklab.data.dataset import Dataset
     from blocklab.study.plugins import load_plugins
     from blocklab.training.run import RunSpec, Stopped, train_run
@@ -169,6 +201,14 @@ def _train_job(job: Job) -> None:
             should_stop=should_stop,
             checkpoint_seconds=job.checkpoint_seconds,
         )
+    return _spent()
+
+
+def _spent() -> Spent:
+    """By this worker and what it started, and by the server that it is a copy of."""
+    own = {os.getpid(): spent()}
+    preloaded = sys.modules.get(_PRELOADED)
+    return own | ({os.getppid(): preloaded.SECONDS} if preloaded is not None else {})
 
 
 @contextlib.contextmanager
@@ -189,13 +229,38 @@ def _without_main_module() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _patient() -> Iterator[None]:
+def _undisturbed() -> Iterator[None]:
+    """Have Ctrl-C wait until this is over, and what is started here never hear of it.
+
+    It reaches the whole process group, and only the main process decides what follows. A process
+    inherits the mask of signals from its first moment on; that half of one is started would leave
+    it to nobody.
+    """
+    heard: list[FrameType | None] = []
+    with _interrupts_go_to(lambda number, frame: heard.append(frame)):
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    if heard:
+        signal.raise_signal(signal.SIGINT)
+
+
+def _patient() -> contextlib.AbstractContextManager[None]:
     """Let the workers save: a second Ctrl-C while they do is not for them."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not in the main thread
+    return _interrupts_go_to(signal.SIG_IGN)
+
+
+@contextlib.contextmanager
+def _interrupts_go_to(
+    handler: Callable[[int, FrameType | None], None] | signal.Handlers,
+) -> Iterator[None]:
+    """Where this is the main thread: no other hears of Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
+    before = signal.signal(signal.SIGINT, handler)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """A study from question to result: prepare, plan, train what is missing, summarise."""
 
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -143,8 +143,8 @@ def train_study(
         training = _Training(ready, place, watcher, checkpoint_seconds)
         if reuse is not None:
             training.take_finished(StudyFolder(reuse))
-        with counted(path, began):
-            training.run(workers or usual_workers(ready.plan))
+        with counted(path, began) as tell:
+            training.run(workers or usual_workers(ready.plan), tell)
         return collected(ready.plan, circumstances, place)
 
 
@@ -255,14 +255,14 @@ class _Training:
             if len(self.known) == before:
                 return
 
-    def run(self, workers: int) -> None:
-        """Train until nothing more is asked for."""
+    def run(self, workers: int, tell: Callable[[float], None]) -> None:
+        """Train until nothing more is asked for; `tell` hears what the workers spent."""
         jobs = self._asked()
         if self.watcher is not None:
             self.watcher.planned(self.plan, self.found, self.expected)
         if not jobs:
             return
-        with ProcessPool(workers) as pool:
+        with ProcessPool(workers, tell) as pool:
             for job in jobs:
                 pool.submit(job)
             for event in pool.events():
