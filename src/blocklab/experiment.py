@@ -37,16 +37,18 @@ def run_study(
     workers: int | None = None,
     plugins: Sequence[Path] = (),
     reuse: Path | None = None,
+    ray: str | None = None,
     watcher: Watcher | None = None,
     say: Say | None = None,
     command: str | None = None,
 ) -> Experiment:
     """Train what is missing of `study` in `folder` and write its report there.
 
-    `workers` defaults to the cores; `plugins` are files that register parts of the user's own;
-    finished runs of the study in `reuse` are taken over. Runs already finished are never trained
-    again. Raises BlocklabError for bad input before anything is written, RunFailed when a run or
-    the disk fails; KeyboardInterrupt leaves everything finished in place.
+    `workers` defaults to the cores; with `ray`, the address of a Ray cluster, runs are trained on
+    its machines. `plugins` are files that register parts of the user's own; finished runs of the
+    study in `reuse` are taken over. Runs already finished are never trained again. Raises
+    BlocklabError for bad input before anything is written, RunFailed when a run or the disk fails;
+    KeyboardInterrupt leaves everything finished in place.
     """
     result = train_study(
         study,
@@ -54,6 +56,7 @@ def run_study(
         workers=workers,
         plugins=plugins,
         reuse=reuse,
+        ray=ray,
         watcher=watcher,
         say=say,
         command=command,

@@ -310,7 +310,15 @@ def test_an_interrupt_that_an_import_turns_into_an_error_of_its_own_is_one(run, 
             raise ImportError("cannot load module more than once per process") from None
 
     monkeypatch.setattr(sys.modules["blocklab.cli.app"], "app", interrupted)
-    assert run("count", "gpt2") == (130, "", "blocklab: stopped\n")
+    try:
+        assert run("count", "gpt2") == (130, "", "blocklab: stopped\n")
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # it is about to end
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_ctrl_c_is_heard_as_before_when_a_command_has_ended(run):
+    assert run("count", "gpt2")[0] == 0
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 

@@ -11,10 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from tokenizers import models, pre_tokenizers, trainers
 
 from blocklab.data import dataset as module
 from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
+from blocklab.data.exact_cuts import LLAMA_3
 from blocklab.data.synthetic import SYNTHETIC
 from blocklab.data.tokenizer import train_bpe
 from blocklab.errors import BlocklabError
@@ -218,6 +221,39 @@ def test_the_separator_of_a_tokenizer_with_a_config_survives_reopening(
     config = DataConfig(corpus=written(tmp_path), tokenizer=str(tmp_path / "own"))
     data = prepare(config, cache=cache)
     assert Dataset.open(data.folder).tokenizer.end_of_text == tokenizer.encode("~")[0]
+
+
+def test_the_tokens_are_those_of_each_document_as_a_whole(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However reading cuts it: before a line end, after punctuation, in a word without an end."""
+    backend = tokenizers.Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(tokenizers.Regex(LLAMA_3), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=400, initial_alphabet=sorted(alphabet), show_progress=False
+    )
+    kinds = ["so, (so).\n\n\nso: nospacesinthis" * 10, "so.\n" * 50, "endless" * 70]
+    documents = [f"{number}{text}" for number in range(40) for text in kinds]
+    backend.train_from_iterator(documents, trainer)
+    backend.save(str(tmp_path / "tokenizer.json"))
+
+    monkeypatch.setattr("blocklab.data.reading.PIECE", 50)
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(documents):
+        written(tmp_path / "texts", text, f"{number}.txt")
+    tokenizer = str(tmp_path / "tokenizer.json")
+    config = DataConfig(corpus=str(tmp_path / "texts"), tokenizer=tokenizer)
+    data = prepare(config, cache=cache)
+    wholes = [np.array(backend.encode(text).ids, "<u2").tobytes() for text in documents]
+    found = [bytes(data.train), bytes(data.validation)]
+    assert sum(map(len, found)) == sum(map(len, wholes))
+    assert all(any(whole in side for side in found) for whole in wholes)
 
 
 def run(script: str, *arguments: object) -> list[str]:

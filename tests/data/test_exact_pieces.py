@@ -170,6 +170,14 @@ def test_a_tokenizer_of_which_nothing_is_known_gets_the_whole_text(name: str) ->
     assert pieces == ["the cat sat on the mat"]
 
 
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_text_of_which_nothing_is_known_is_cut_where_a_limit_is_given(name: str) -> None:
+    given = ["the cat", " sat on", " the mat"] * 5
+    pieces = list(WHOLE[name]().exact_pieces(given, most=10))
+    assert "".join(pieces) == "".join(given)
+    assert all(10 <= len(piece) < 20 for piece in pieces[:-1])
+
+
 def test_pieces_come_as_they_are_read_and_never_grow_far(cut: Tokenizer) -> None:
     words = ["the cat sat on it " * 5] * 50
     read = 0

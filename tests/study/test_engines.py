@@ -10,12 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from blocklab.data.dataset import DataConfig, prepare
 from blocklab.errors import RunFailed
 from blocklab.study.engines import Job, ProcessPool, Progress
-from blocklab.training.config import TrainingConfig
-from blocklab.training.run import RunSpec, finished
-from tests.training.test_trainer import tiny
+from blocklab.training.run import finished
+from tests.study.small_runs import small_run, small_text
 
 WITNESS = """
 import json, os, signal
@@ -30,11 +28,7 @@ Path(__file__).with_suffix(".json").write_text(json.dumps({
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("text")
-    lines = " ".join(f"{i} and {i * i} are two numbers." for i in range(3000))
-    (folder / "text.txt").write_text(lines, encoding="utf-8")
-    config = DataConfig(corpus=str(folder / "text.txt"), tokenizer="bytes")
-    return config, prepare(config, cache=folder / "cache")
+    return small_text(tmp_path_factory.mktemp("text"))
 
 
 @pytest.fixture
@@ -44,16 +38,8 @@ def job(text, tmp_path):
     def make(name, steps=3):
         witness = tmp_path / f"{name}.py"
         witness.write_text(WITNESS)
-        config, data = text
-        recipe = TrainingConfig.parse({"steps": steps, "batch_size": 4, "learning_rate": 1e-2})
-        spec = RunSpec(
-            model=tiny(vocab_size=256),
-            training=recipe,
-            data=config,
-            data_fingerprint=data.fingerprint,
-            seed=3,
-        )
-        return Job(spec.model_dump_json(), tmp_path / name, data.folder, (witness,), 60.0)
+        spec = small_run(text, steps).model_dump_json()
+        return Job(spec, tmp_path / name, text[1].folder, (witness,), 60.0)
 
     return make
 

@@ -30,6 +30,13 @@ def ablate(
         Path | None, typer.Option(metavar="FOLDER", help="Take finished runs of another study.")
     ] = None,
     workers: Workers = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local to try it.",
+        ),
+    ] = None,
     changes: Set = None,
     variant: Variant = None,
     plugin: Plugin = None,
@@ -54,6 +61,7 @@ def ablate(
                 workers=workers,
                 plugins=plugin or (),
                 reuse=reuse,
+                ray=ray,
                 watcher=progress,
                 say=progress.say,
                 command=shlex.join(["blocklab", *sys.argv[1:]]),

@@ -81,7 +81,7 @@ def main() -> None:
 
 @contextlib.contextmanager
 def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
-    """Ctrl-C also sets `interrupted`."""
+    """Ctrl-C also sets `interrupted`. After one the process is about to end: no other is heard."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupted.set()
@@ -94,7 +94,8 @@ def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+        after = signal.SIG_IGN if interrupted.is_set() else signal.default_int_handler
+        signal.signal(signal.SIGINT, after)
 
 
 def _code_of(error: Exception) -> int:

@@ -23,7 +23,7 @@ from blocklab.record import Record
 if TYPE_CHECKING:
     import torch
 
-FORMAT = 1  # raised whenever the same text and tokenizer would give other files
+FORMAT = 2  # raised whenever the same text and tokenizer would give other files
 
 
 class _Part(Record):

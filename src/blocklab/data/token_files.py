@@ -7,6 +7,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, closing
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ Text = tuple[int, Side, str]
 
 FILES = {Side.TRAIN: "train.bin", Side.VALIDATION: "validation.bin"}
 BATCH = 1 << 20  # characters tokenised at once: bounds memory, keeps the threads busy
+LONGEST = 1 << 22  # characters of a text that no exact cut is known in, before it is cut anyhow
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
@@ -82,13 +84,20 @@ def write_tokens(
         }
         for writer in writers.values():
             files.enter_context(closing(writer))
-        for batch in _batches(texts):
+        for batch in _batches(_cut_exactly(texts, tokenizer)):
             encoded = tokenizer.encode_arrays([text for _, _, text in batch])
             for (document, side, text), ids in zip(batch, encoded, strict=True):
                 writers[side].add(document, text, ids)
             for writer in writers.values():
                 writer.flush()
     return writers
+
+
+def _cut_exactly(texts: Iterable[Text], tokenizer: Tokenizer) -> Iterator[Text]:
+    """The same texts, each document's side in pieces whose ids are those of the whole."""
+    for (document, side), pieces in groupby(texts, key=lambda text: text[:2]):
+        for piece in tokenizer.exact_pieces((text for _, _, text in pieces), LONGEST):
+            yield document, side, piece
 
 
 def _batches(texts: Iterable[Text]) -> Iterator[list[Text]]:

@@ -7,6 +7,7 @@ special id. Every kind is saved as a Hugging Face `tokenizer.json`, which other 
 import hashlib
 import importlib.util
 import json
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
@@ -72,20 +73,21 @@ class Tokenizer:
         """As `encode_batch`, for large amounts of text."""
         return [np.array(ids, dtype=np.uint32) for ids in self.encode_batch(texts)]
 
-    def exact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
+    def exact_pieces(self, pieces: Iterable[str], most: float = math.inf) -> Iterator[str]:
         """One text that comes in pieces, cut again so that their ids in order are the whole's.
 
         The cuts that `reading.in_pieces` makes do change some ids: of a text without whitespace
         it cuts a word, and some tokenizers join a line end to what stands before it. Here a piece
         grows until it can be cut where the tokenizer's definition proves that nothing changes;
-        where that proves nothing, the text comes whole.
+        where that proves nothing, the text comes whole. Once it holds `most` characters, though,
+        it is cut between two of the pieces given, whatever becomes of the ids there.
         """
         held: list[str] = []
         last = ""  # the character before the piece
         for piece in pieces:
             found = self._exact_cut.match(last + piece) if self._exact_cut else None
-            if found:
-                at = found.end() - len(last)
+            if found or sum(map(len, held)) >= most:
+                at = found.end() - len(last) if found else 0
                 yield "".join(held) + piece[:at]
                 held.clear()
                 piece = piece[at:]
@@ -173,7 +175,7 @@ class ByteTokenizer(Tokenizer):
     def encode_arrays(self, texts: Sequence[str]) -> list[NDArray[np.integer]]:
         return [np.frombuffer(_raw(text), dtype=np.uint8) for text in texts]
 
-    def exact_pieces(self, pieces: Iterable[str]) -> Iterator[str]:
+    def exact_pieces(self, pieces: Iterable[str], most: float = math.inf) -> Iterator[str]:
         yield from pieces
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -1,4 +1,4 @@
-"""Where runs are trained: a pool of processes on this machine.
+"""Where runs are trained: what any such place does, and a pool of processes on this machine.
 
 The unit that travels is one run, a record and a folder; nothing else is shared but the token files
 on disk.
@@ -20,7 +20,7 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 from blocklab.errors import RunFailed
 from blocklab.study.cost import spent
@@ -61,6 +61,27 @@ def default_workers(threads: int, *, accelerated: bool) -> int:
     return max(cores // threads, 1)
 
 
+class Engine(Protocol):
+    """Trains jobs somewhere, as a context: leaving it stops whatever still runs."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+    def submit(self, job: Job) -> None:
+        """Train it when there is room. May be called while events are heard."""
+        ...
+
+    def events(self) -> Iterator[Progress | Path]:
+        """Progress as it comes, and each folder when its run is finished, until none is left."""
+        ...
+
+
 class ProcessPool:
     """Trains jobs on `workers` processes, as a context: leaving it stops whatever still runs.
 
@@ -88,7 +109,7 @@ class ProcessPool:
         trace: TracebackType | None,
     ) -> None:
         self._stop.set()
-        with _patient():
+        with patient():
             self._pool.shutdown(wait=True, cancel_futures=True)
         for future in self._futures:
             if not future.cancelled() and future.exception() is None:
@@ -247,7 +268,7 @@ def _undisturbed() -> Iterator[None]:
         signal.raise_signal(signal.SIGINT)
 
 
-def _patient() -> contextlib.AbstractContextManager[None]:
+def patient() -> contextlib.AbstractContextManager[None]:
     """Let the workers save: a second Ctrl-C while they do is not for them."""
     return _interrupts_go_to(signal.SIG_IGN)
 
@@ -267,4 +288,4 @@ def _interrupts_go_to(
         signal.signal(signal.SIGINT, before)
 
 
-__all__ = ["Job", "ProcessPool", "Progress", "default_workers"]
+__all__ = ["Engine", "Job", "ProcessPool", "Progress", "default_workers", "patient"]

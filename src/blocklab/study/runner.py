@@ -2,7 +2,9 @@
 
 import platform
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
@@ -13,9 +15,10 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
+from blocklab.study.cluster import RayCluster, connected
 from blocklab.study.cost import Cost, cost_of, counted, spent
 from blocklab.study.course import Known, all_courses, courses, missing_runs
-from blocklab.study.engines import Job, ProcessPool, Progress, default_workers
+from blocklab.study.engines import Engine, Job, ProcessPool, Progress, default_workers
 from blocklab.study.evidence import at_look, tuned_windows
 from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import Difference, require_differences
@@ -122,9 +125,12 @@ def train_study(
     say: Say | None = None,
     command: str | None = None,
     reuse: Path | None = None,
+    ray: str | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> StudyResult:
     """Train every run of `study` that is not finished in `folder` yet, and say what came out.
+
+    Runs are trained by `workers` processes here, or on the Ray cluster at the address `ray`.
 
     Raises BlocklabError for bad input before anything is written, RunFailed when a run or the disk
     fails. A KeyboardInterrupt stops the workers after they have saved; the same call goes on.
@@ -132,20 +138,33 @@ def train_study(
     """
     path = Path(folder)
     began = spent()
-    if reuse is not None:
-        study = StudyFolder(reuse).continued_by(study)
-    ready = prepare_study(study, path, plugins=plugins, say=say)
-    place = StudyFolder(path)
-    again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
-    with place.locked():
-        circumstances = Circumstances(ready.text, again, ready.differences)
-        place.write(ready.plan.study, circumstances, ready.plugins)
-        training = _Training(ready, place, watcher, checkpoint_seconds)
+    if ray is not None and say is not None:
+        say(f"connecting to Ray at {ray}")
+    with connected(ray) if ray is not None else nullcontext():
         if reuse is not None:
-            training.take_finished(StudyFolder(reuse))
-        with counted(path, began) as tell:
-            training.run(workers or usual_workers(ready.plan), tell)
-        return collected(ready.plan, circumstances, place)
+            study = StudyFolder(reuse).continued_by(study)
+        ready = prepare_study(study, path, plugins=plugins, say=say)
+        place = StudyFolder(path)
+        again = command or f"blocklab ablate {path / 'study.yaml'} --out {path}"
+        with place.locked():
+            circumstances = Circumstances(ready.text, again, ready.differences)
+            place.write(ready.plan.study, circumstances, ready.plugins)
+            training = _Training(ready, place, watcher, checkpoint_seconds)
+            if reuse is not None:
+                training.take_finished(StudyFolder(reuse))
+            with counted(path, began) as tell:
+                training.run(partial(_engine, ready.plan, workers, ray is not None, tell))
+            return collected(ready.plan, circumstances, place)
+
+
+def _engine(
+    plan: Plan, workers: int | None, on_cluster: bool, tell: Callable[[float], None]
+) -> Engine:
+    if not on_cluster:
+        return ProcessPool(workers or usual_workers(plan), tell)
+    numerics = plan.numerics
+    accelerated = numerics.device != PROCESSOR
+    return RayCluster(workers=workers, threads=numerics.threads, accelerated=accelerated, tell=tell)
 
 
 def stored_result(folder: str | Path) -> StudyResult:
@@ -255,17 +274,17 @@ class _Training:
             if len(self.known) == before:
                 return
 
-    def run(self, workers: int, tell: Callable[[float], None]) -> None:
-        """Train until nothing more is asked for; `tell` hears what the workers spent."""
+    def run(self, start: Callable[[], Engine]) -> None:
+        """Train until nothing more is asked for, by an engine that is started if anything is."""
         jobs = self._asked()
         if self.watcher is not None:
             self.watcher.planned(self.plan, self.found, self.expected)
         if not jobs:
             return
-        with ProcessPool(workers, tell) as pool:
+        with start() as engine:
             for job in jobs:
-                pool.submit(job)
-            for event in pool.events():
+                engine.submit(job)
+            for event in engine.events():
                 if isinstance(event, Progress):
                     self.steps[event.folder.name] = event.steps_done
                 else:
@@ -273,7 +292,7 @@ class _Training:
                     self.steps[run.id] = run.steps
                     self.known[run.id] = self.place.loss_of(event)
                     for job in self._asked():
-                        pool.submit(job)
+                        engine.submit(job)
                 self._tell()
 
     def _asked(self) -> list[Job]:

@@ -1,0 +1,186 @@
+"""One run on a machine that shares no disk with the one that asked for it.
+
+What the run needs travels with it: its record, the files that define parts of the user's own, the
+token files (once a machine) and whatever it had saved before. What it saves on its way travels
+back, so that the folder it was asked for in is as good as if the run were trained there. Knows
+nothing of how things travel.
+"""
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from blocklab.data.cache import writable_cache
+from blocklab.data.dataset import Dataset
+from blocklab.errors import BlocklabError, RunFailed
+from blocklab.files import new_folder, write_atomically
+from blocklab.study.cost import spent
+from blocklab.study.engines import REPORT_EVERY_SECONDS, Job
+from blocklab.training.checkpoint import NEWEST, PREVIOUS, remove_checkpoints
+from blocklab.training.run import RunSpec, Stopped, train_run
+
+Files = Mapping[str, bytes]
+"""The files of a folder by name."""
+
+LAST = ("metrics.jsonl", PREVIOUS, NEWEST, "run.json")
+"""Written after all else and in this order: a checkpoint may be older than the metrics, which are
+cut to it, and a folder with run.json is finished.
+"""
+
+
+@dataclass(frozen=True)
+class Luggage:
+    """What travels to a run. `text` is the name of a prepared text, whose files travel apart."""
+
+    spec: str
+    plugins: Files
+    text: str
+    saved: Files
+    checkpoint_seconds: float
+
+
+@dataclass(frozen=True)
+class Return:
+    """What comes back: the run's folder, the processor's seconds, what was wrong with the input."""
+
+    files: Files
+    seconds: float
+    refused: str | None = None
+
+
+Report = Callable[[int, float], bool]
+"""Is told steps done and the loss; says whether to save and stop."""
+
+
+def packed(job: Job) -> Luggage:
+    """A job as it travels, with what its folder here holds of the run."""
+    return Luggage(
+        spec=job.spec,
+        plugins={path.name: path.read_bytes() for path in job.plugins},
+        text=job.dataset.name,
+        saved=files_of(job.folder),
+        checkpoint_seconds=job.checkpoint_seconds,
+    )
+
+
+def files_of(folder: Path) -> Files:
+    """What a folder holds, without what is only half written; nothing where there is none."""
+    if not folder.is_dir():
+        return {}
+    return {
+        path.name: path.read_bytes()
+        for path in folder.iterdir()
+        if path.is_file() and not path.name.startswith(".")
+    }
+
+
+def unpack(files: Files, folder: Path) -> None:
+    """Write what came back, so that a kill in the middle leaves what can be gone on from.
+
+    Raises RunFailed when the disk refuses.
+    """
+    for name in (*(files.keys() - {*LAST}), *(name for name in LAST if name in files)):
+        write_atomically(folder / name, files[name])
+    if "run.json" in files:
+        remove_checkpoints(folder)
+
+
+def travelled_text(fingerprint: str, files: Callable[[], Files]) -> Dataset:
+    """The prepared text of that fingerprint, made from `files` where this machine has none."""
+    root, _ = writable_cache(None)
+    folder = root / "datasets" / fingerprint
+    with contextlib.suppress(BlocklabError):
+        return Dataset.open(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    with new_folder(folder) as place:
+        for name, content in files().items():
+            (place / name).write_bytes(content)
+    return Dataset.open(folder)
+
+
+def train_away(
+    luggage: Luggage,
+    text: Callable[[], Files],
+    report: Report,
+    keep: Callable[[Files], object],
+) -> Return:
+    """Train here what has travelled here, in a folder of no other use.
+
+    `report` hears of progress at most a few times a second, `keep` of the folder after every
+    checkpoint. Bad input comes back as such; everything else that goes wrong is raised.
+    """
+    began = spent()
+    with tempfile.TemporaryDirectory(prefix="blocklab-") as scratch:
+        folder, refused = Path(scratch) / "run", None
+        try:
+            _train(luggage, folder, text, partial(_Letters, folder, report, keep))
+        except RunFailed:
+            raise
+        except BlocklabError as error:
+            refused = str(error)
+        return Return(files_of(folder), spent() - began, refused)
+
+
+class _Letters:
+    """What a run says on its way, and is answered."""
+
+    def __init__(self, folder: Path, report: Report, keep: Callable[[Files], object]) -> None:
+        self._folder, self._report, self._keep = folder, report, keep
+        self._reported = 0.0
+        self._kept = self._saved_at()
+        self._stop = False
+
+    def on_step(self, step: int, total: int, loss: float) -> None:
+        if step < total and time.monotonic() - self._reported < REPORT_EVERY_SECONDS:
+            return
+        self._stop = self._report(step, loss)
+        self._reported = time.monotonic()
+        if self._saved_at() != self._kept:
+            self._kept = self._saved_at()
+            self._keep(files_of(self._folder))
+
+    def should_stop(self) -> bool:
+        return self._stop
+
+    def _saved_at(self) -> int | None:
+        newest = self._folder / NEWEST
+        return newest.stat().st_mtime_ns if newest.exists() else None
+
+
+def _train(
+    luggage: Luggage,
+    folder: Path,
+    text: Callable[[], Files],
+    correspondence: Callable[[], _Letters],
+) -> None:
+    import torch
+
+    from blocklab.study.plugins import load_plugins
+
+    plugins = folder.with_name("plugins")
+    unpack(luggage.plugins, plugins)
+    load_plugins(sorted(plugins.glob("*.py")))  # the record may be of their parts
+    spec = RunSpec.model_validate_json(luggage.spec)
+    here = ".".join(torch.__version__.split(".")[:2])
+    if here != spec.torch:
+        raise BlocklabError(
+            f"a machine has torch {here} and the study is of {spec.torch}: install the same torch "
+            "everywhere, or its losses could not be compared"
+        )
+    torch.set_num_threads(spec.numerics.threads)
+    unpack(luggage.saved, folder)
+    letters = correspondence()
+    with contextlib.suppress(Stopped):
+        train_run(
+            spec,
+            folder,
+            travelled_text(luggage.text, text),
+            on_step=letters.on_step,
+            should_stop=letters.should_stop,
+            checkpoint_seconds=luggage.checkpoint_seconds,
+        )
