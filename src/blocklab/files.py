@@ -5,6 +5,7 @@ business.
 """
 
 import contextlib
+import fcntl
 import os
 import shutil
 import time
@@ -81,6 +82,23 @@ def discard(folder: Path) -> None:
     with contextlib.suppress(OSError):
         os.rename(folder, aside)
     shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked(path: Path, *, make: bool = True, wait: bool = True) -> Iterator[None]:
+    """Alone with the file at `path`, which goes on to exist; a killed process keeps nobody out.
+
+    Raises FileNotFoundError where it is not to be made and there is none, BlockingIOError where it
+    is not to be waited for and somebody else is at it.
+    """
+    if make:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | (os.O_CREAT if make else 0), 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(handle)
 
 
 def remove_partial(folder: Path, name: str = "*") -> None:

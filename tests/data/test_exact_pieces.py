@@ -175,6 +175,7 @@ def test_a_text_of_which_nothing_is_known_is_cut_where_a_limit_is_given(name: st
     given = ["the cat", " sat on", " the mat"] * 5
     pieces = list(WHOLE[name]().exact_pieces(given, most=10))
     assert "".join(pieces) == "".join(given)
+    assert len(pieces) > 5
     assert all(10 <= len(piece) < 20 for piece in pieces[:-1])
 
 

@@ -38,6 +38,7 @@ class PretendedRay:
         self.lose_after = {}  # task's number -> reports until its machine is lost
         self.at_once = self.most_at_once = 0
         self.gone = False
+        self.fails_on_results = None
 
     def is_initialized(self):
         return self.connected
@@ -60,6 +61,8 @@ class PretendedRay:
         if self.gone:
             raise RayError("unavailable\nat length")
         assert not hasattr(threading.current_thread(), "task"), "its core would count as free"
+        if self.fails_on_results is not None and isinstance(what, _Task):
+            raise self.fails_on_results
         return what.result()
 
     def wait(self, tasks, timeout):

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import signal
 import subprocess
 import sys
 from functools import partial
@@ -12,8 +13,10 @@ import pytest
 
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.study import travelling
-from blocklab.study.cluster import RETRIES, RayCluster, connected
-from blocklab.study.engines import Job, ProcessPool, Progress
+from blocklab.study.cluster import RETRIES, RayCluster
+from blocklab.study.connection import connected
+from blocklab.study.engines import Job, Progress
+from blocklab.study.pool import ProcessPool
 from blocklab.training.checkpoint import NEWEST
 from blocklab.training.run import finished
 from tests.study.pretended_ray import PretendedRay
@@ -123,6 +126,59 @@ def test_a_cluster_that_is_gone_is_a_failure_with_a_way_out(ray, job):
             cluster.lose_after[0] = 1
 
 
+@pytest.mark.parametrize("raised", [ConnectionError("gone"), Exception("not connected")])
+def test_a_result_that_cannot_be_fetched_is_a_failed_run(raised, ray, job):
+    cluster = ray()
+    cluster.fails_on_results = raised
+    with pytest.raises(RunFailed, match=f"does not answer \\({raised}\\)"):
+        trained(RayCluster(), job("run"))
+
+
+def test_a_fault_of_our_own_is_not_called_the_cluster_s(ray, job):
+    ray().fails_on_results = TypeError("ours")
+    with pytest.raises(TypeError, match="ours"):
+        trained(RayCluster(), job("run"))
+
+
+def test_a_machine_that_cannot_run_blocklab_is_named_for_what_it_lacks(ray):
+    ray().gone = True
+    with pytest.raises(BlocklabError, match="cannot run blocklab: at length") as refused:
+        RayCluster()
+    assert not isinstance(refused.value, RunFailed)
+
+
+def test_what_a_run_had_saved_is_not_written_over_what_it_returned(ray, job):
+    ray()
+    first, second = job("first", steps=2), job("second", steps=200)
+    with RayCluster(workers=1) as engine:
+        engine.submit(first)
+        for event in engine.events():
+            if event == first.folder:
+                late = engine._ray.put({NEWEST: b"old", "metrics.jsonl": b""})
+                engine._board.keep.remote(str(first.folder), [late])
+                engine.submit(second)
+    assert not (first.folder / NEWEST).exists()
+    assert (first.folder / "metrics.jsonl").read_bytes()
+
+
+def test_ctrl_c_waits_while_what_runs_comes_back(ray, job, monkeypatch):
+    handlers = []
+    ray()
+    monkeypatch.setattr(
+        RayCluster, "_stop", lambda self: handlers.append(signal.getsignal(signal.SIGINT))
+    )
+    trained(RayCluster(), job("run", steps=1))
+    assert handlers == [signal.SIG_IGN]
+
+
+def test_a_run_computes_on_as_many_cores_as_its_numerics_say(ray, job, monkeypatch):
+    ray()
+    asked = []
+    monkeypatch.setattr("torch.set_num_threads", asked.append)
+    trained(RayCluster(), job("run", steps=1))
+    assert asked[0] == 1
+
+
 def test_bad_input_and_failing_runs_are_told_apart(ray, job, monkeypatch):
     ray()
     with pytest.raises(BlocklabError, match="install the same torch") as refused:
@@ -141,6 +197,7 @@ def test_each_run_asks_for_what_it_takes(ray):
     cluster = ray(slots=4, gpus=1)
     RayCluster(threads=3, accelerated=True)
     assert cluster.options["_train"]["num_cpus"] == 3
+    assert cluster.options["_train"]["max_retries"] == 0  # they would begin from the first step
     assert 0 < cluster.options["_train"]["num_gpus"] < 1
 
 
@@ -156,8 +213,8 @@ def test_a_cluster_without_room_is_refused(ray, asked, named):
 
 def test_a_connection_lasts_as_long_as_it_is_needed(ray):
     cluster = ray()
-    with connected("here:1"):
-        assert cluster.connected and cluster.asked["address"] == "here:1"
+    with connected("auto"):
+        assert cluster.connected and cluster.asked["address"] == "auto"
     assert not cluster.connected
 
 
@@ -168,11 +225,19 @@ def test_a_script_that_has_connected_stays_so(ray):
     assert cluster.connected and not cluster.asked
 
 
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "[::1]:1", "x:99999"])
+def test_where_nobody_listens_is_said_at_once(ray, address):
+    cluster = ray()
+    with pytest.raises(BlocklabError, match="no cluster there"), connected(address):
+        pass
+    assert not cluster.asked
+
+
 @pytest.mark.parametrize(
     ("raised", "said"),
     [
         (ConnectionError("Could not find any Ray.\nmore"), "Could not find any Ray."),
-        (ConnectionAbortedError("From server:\ntrace\n  Error: why"), "From server:   Error: why"),
+        (ConnectionAbortedError("From server:\ntrace\n  Error: why"), "From server: Error: why"),
         (ValueError(""), "ValueError"),
     ],
 )

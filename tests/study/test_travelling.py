@@ -1,6 +1,10 @@
 """A run that is trained elsewhere leaves the folder that it would have left here."""
 
 import json
+import subprocess
+import sys
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,7 +13,14 @@ import pytest
 from blocklab.errors import RunFailed
 from blocklab.study import travelling
 from blocklab.study.engines import Job
-from blocklab.study.travelling import files_of, packed, train_away, unpack
+from blocklab.study.travelling import (
+    files_of,
+    packed,
+    scratch_folder,
+    train_away,
+    travelled_text,
+    unpack,
+)
 from blocklab.training.checkpoint import read_metrics
 from blocklab.training.run import finished, train_run
 from tests.study.small_runs import small_run, small_text
@@ -114,6 +125,52 @@ def test_a_text_travels_to_a_machine_once(text, tmp_path):
     assert len(sent) == 2
 
 
+def test_a_text_that_another_process_makes_is_waited_for(text, tmp_path):
+    asked, sent = job(text, tmp_path / "away", steps=1), []
+
+    def slowly():
+        sent.append(time.sleep(0.3))
+        return files_of(text[1].folder)
+
+    opened = []
+    begin = [
+        threading.Thread(target=lambda: opened.append(travelled_text(asked.dataset.name, slowly)))
+        for _ in range(3)
+    ]
+    for thread in begin:
+        thread.start()
+    for thread in begin:
+        thread.join()
+    assert len(opened) == 3 and len(sent) == 1
+
+
+def test_folders_of_killed_processes_go_and_those_at_work_stay(tmp_path):
+    script = """
+import time
+from blocklab.study.travelling import scratch_folder
+with scratch_folder() as folder:
+    (folder / "checkpoint").write_text("large")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+    killed, at_work = (
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    )
+    left, kept = (Path(process.stdout.readline().strip()) for process in (killed, at_work))
+    killed.kill()
+    killed.communicate()
+    try:
+        with scratch_folder() as own:
+            assert not left.exists()
+            assert (kept / "checkpoint").exists()
+            assert own.is_dir()
+        assert not own.exists()
+    finally:
+        at_work.kill()
+        at_work.communicate()
+
+
 def test_parts_of_ones_own_travel_too(text, tmp_path):
     (tmp_path / "far.py").write_text(PLUGIN)
     asked = job(text, tmp_path / "away", steps=2)
@@ -174,6 +231,7 @@ def test_a_kill_while_it_is_written_here_leaves_what_can_be_gone_on_from(
 def test_what_is_half_written_stays_behind(tmp_path):
     (tmp_path / ".partial-1-run.json").write_text("{")
     (tmp_path / "metrics.jsonl").write_text("")
+    (tmp_path / "checkpoint.previous.safetensors").write_text("")
     (tmp_path / "folder").mkdir()
     assert files_of(tmp_path) == {"metrics.jsonl": b""}
     assert files_of(Path(tmp_path / "nowhere")) == {}

@@ -73,7 +73,8 @@ def main() -> None:
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except Exception as error:
         # Ctrl-C in the middle of an import leaves the importer with errors of its own.
-        code = _say("stopped", STOPPED) if interrupted.is_set() else _code_of(error)
+        ours = isinstance(error, BlocklabError) or not interrupted.is_set()
+        code = _code_of(error) if ours else _say("stopped", STOPPED)
     except KeyboardInterrupt:
         code = _say("stopped", STOPPED)
     sys.exit(code if isinstance(code, int) else 0)

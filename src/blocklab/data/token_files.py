@@ -23,7 +23,7 @@ Text = tuple[int, Side, str]
 
 FILES = {Side.TRAIN: "train.bin", Side.VALIDATION: "validation.bin"}
 BATCH = 1 << 20  # characters tokenised at once: bounds memory, keeps the threads busy
-LONGEST = 1 << 22  # characters of a text that no exact cut is known in, before it is cut anyhow
+LONGEST = 1 << 18  # characters of a text that no exact cut is known in, before it is cut anyhow
 
 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
@@ -94,7 +94,10 @@ def write_tokens(
 
 
 def _cut_exactly(texts: Iterable[Text], tokenizer: Tokenizer) -> Iterator[Text]:
-    """The same texts, each document's side in pieces whose ids are those of the whole."""
+    """The same texts, each document's side in pieces whose ids are those of the whole.
+
+    Where the tokenizer's definition proves no cut exact, only of those of up to LONGEST.
+    """
     for (document, side), pieces in groupby(texts, key=lambda text: text[:2]):
         for piece in tokenizer.exact_pieces((text for _, _, text in pieces), LONGEST):
             yield document, side, piece

@@ -4,9 +4,6 @@ Ray finds a machine for each run and says when one is lost; what travels is in `
 """
 
 import contextlib
-import importlib
-import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,20 +12,24 @@ from types import TracebackType
 from typing import Any, Self
 
 from blocklab.errors import BlocklabError, RunFailed
+from blocklab.study.connection import in_a_line, ray_library
 from blocklab.study.engines import (
     MOST_ON_AN_ACCELERATOR,
     REPORT_EVERY_SECONDS,
     Job,
     Progress,
-    patient,
 )
-from blocklab.study.travelling import Files, Luggage, Return, files_of, packed, train_away, unpack
+from blocklab.study.interrupts import patient
+from blocklab.study.travelling import Luggage, Return, files_of, packed, train_away, unpack
 
 RETRIES = 3
 """How often a run may lose its machine before the study gives up."""
 
 ANSWERS_WITHIN = 45.0
 """Seconds that a cluster may take; after a minute Ray itself would end the process."""
+
+BEGINS_WITHIN = 300.0
+"""Seconds that a machine may take until it runs blocklab, which travels there first."""
 
 SAVES_WITHIN = 60.0
 """Seconds that stopped runs may take to save and come back."""
@@ -43,7 +44,7 @@ class RayCluster:
     come back with a checkpoint before they stop. One whose machine is lost goes on elsewhere from
     its last checkpoint. `tell` hears at the end how many seconds of processor time the runs took.
 
-    Raises BlocklabError where no machine has room for a run.
+    Raises BlocklabError where no machine has room for a run, or one cannot run blocklab.
     """
 
     def __init__(
@@ -56,9 +57,7 @@ class RayCluster:
     ) -> None:
         self._ray = ray_library()
         _require_room(self._ray, threads, accelerated)
-        # Begun anew elsewhere when its machine is lost; it holds nothing that is not said again.
-        anew = {"max_restarts": -1, "max_task_retries": -1}
-        self._board = self._ray.remote(_Board).options(num_cpus=0, **anew).remote()
+        self._board = _new_board(self._ray)
         self._train = self._ray.remote(_train).options(
             num_cpus=threads,
             num_gpus=1 / MOST_ON_AN_ACCELERATOR if accelerated else 0,
@@ -99,55 +98,68 @@ class RayCluster:
         its machine once too often.
         """
         while self._waiting or self._running:
+            self._send()
             with self._lost_cluster_fails():
-                self._send()
                 done, _ = self._ray.wait([*self._running], timeout=REPORT_EVERY_SECONDS)
                 news = self._news()
             yield from news
             for task in done:
-                job = self._running.pop(task)
-                if self._returned(task, job):
-                    yield job.folder
+                folder = self._running[task].folder
+                if self._returned(task):
+                    yield folder
 
     def _send(self) -> None:
         while self._waiting and (self._most is None or len(self._running) < self._most):
             job = self._waiting.popleft()
-            if job.dataset not in self._texts:
-                self._texts[job.dataset] = self._ray.put(files_of(job.dataset))
-            # In a list it stays where it is until a machine asks for it.
-            text = [self._texts[job.dataset]]
-            task = self._train.remote(self._board, str(job.folder), packed(job), text)
-            self._running[task] = job
+            luggage = packed(job)
+            text = files_of(job.dataset) if job.dataset not in self._texts else {}
+            with self._lost_cluster_fails():
+                if text:
+                    self._texts[job.dataset] = self._ray.put(text)
+                # In a list it stays where it is until a machine asks for it.
+                asked = (str(job.folder), luggage, [self._texts[job.dataset]])
+                self._running[self._train.remote(self._board, *asked)] = job
 
     def _news(self) -> list[Progress]:
         """Write what runs have saved, and hear how far they are."""
         saved, progress = self._ray.get(self._board.news.remote(), timeout=ANSWERS_WITHIN)
         running = {str(job.folder) for job in self._running.values()}
         for folder in saved.keys() & running:  # of one that has returned it would be old
-            unpack(saved[folder], Path(folder))
+            with contextlib.suppress(self._ray.exceptions.RayError):  # lost with its machine
+                unpack(self._ray.get(saved[folder][0]), Path(folder))
         return [Progress(Path(folder), *far) for folder, far in progress.items()]
 
-    def _returned(self, task: Any, job: Job) -> bool:
+    def _returned(self, task: Any) -> bool:
         """Write what a run came back with; False where it was lost and is sent once more."""
-        errors = self._ray.exceptions
+        job, errors = self._running[task], self._ray.exceptions
+        lost: Exception | None = None
         try:
-            back: Return = self._ray.get(task)
+            with self._lost_cluster_fails(errors.RayError):
+                back: Return = self._ray.get(task)
         except errors.RayTaskError as error:
+            del self._running[task]
             raise RunFailed(f"{job.folder}: {error.cause}") from error
         except errors.RayError as error:
-            self._lost[job.folder] = self._lost.get(job.folder, 0) + 1
-            if self._lost[job.folder] <= RETRIES:
-                self._waiting.append(job)
-                return False
-            raise RunFailed(
-                f"{job.folder}: lost with its machine {self._lost[job.folder]} times "
-                f"({_reason(error)}); run the same command again to go on, with fewer --workers"
-            ) from None
+            lost = error
+        del self._running[task]
+        if lost is not None:
+            self._send_again(job, lost)
+            return False
         self._seconds += back.seconds
         if back.refused is not None:
             raise BlocklabError(f"{job.folder}: {back.refused}")
         unpack(back.files, job.folder)
         return True
+
+    def _send_again(self, job: Job, why: Exception) -> None:
+        times = self._lost[job.folder] = self._lost.get(job.folder, 0) + 1
+        if times > RETRIES:
+            raise RunFailed(
+                f"{job.folder}: lost with its machine {times} times ({in_a_line(why)}); run the "
+                "same command again to go on, with fewer --workers"
+            ) from why
+        self._board.forget.remote(str(job.folder))
+        self._waiting.append(job)
 
     def _stop(self) -> None:
         # What went wrong first is on its way already, a cluster that is gone included.
@@ -166,64 +178,39 @@ class RayCluster:
             done, _ = self._ray.wait([*self._running], timeout=REPORT_EVERY_SECONDS)
             self._news()
             for task in done:
-                job = self._running.pop(task)
                 with contextlib.suppress(BlocklabError):
-                    self._returned(task, job)
+                    self._returned(task)
 
     @contextlib.contextmanager
-    def _lost_cluster_fails(self) -> Iterator[None]:
+    def _lost_cluster_fails(self, *expected: type[Exception]) -> Iterator[None]:
+        """Whatever says that the cluster is gone, but for what is `expected`, is a failed run."""
         try:
             yield
-        except BlocklabError:
+        except expected:
             raise
-        except Exception as error:  # a client that lost its cluster raises just that
+        except Exception as error:
+            # A client that has lost its cluster raises nothing more special.
+            bare = type(error) is Exception
+            if not bare and not isinstance(error, self._ray.exceptions.RayError | ConnectionError):
+                raise
             self._gone = True
             raise RunFailed(
-                f"--ray: the cluster does not answer ({_reason(error)}); run the same command "
+                f"--ray: the cluster does not answer ({in_a_line(error)}); run the same command "
                 "again to go on"
             ) from error
 
 
-def ray_library() -> Any:
-    """The package, which is an extra. Raises BlocklabError where it is not installed."""
+def _new_board(ray: Any) -> Any:
+    """Begun anew elsewhere when its machine is lost: it holds nothing that is not said again."""
+    anew = {"max_restarts": -1, "max_task_retries": -1}
+    board = ray.remote(_Board).options(num_cpus=0, **anew).remote()
     try:
-        return importlib.import_module("ray")
-    except ImportError:
-        raise BlocklabError("--ray: Ray is not installed; pip install 'blocklab[ray]'") from None
-
-
-@contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect to the Ray cluster at an address while this lasts; who was connected stays so.
-
-    An address is what `ray.init` takes: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for a
-    cluster of this machine alone. Raises BlocklabError where there is none.
-    """
-    ray = ray_library()
-    if ray.is_initialized():
-        yield
-        return
-    # What Ray says of its use is sent to its makers; nobody was asked here.
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    code = Path(__file__).parents[1]
-    try:
-        ray.init(
-            address=address,
-            namespace="blocklab",
-            runtime_env={"py_modules": [str(code)]},
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        ray.get(board.news.remote(), timeout=BEGINS_WITHIN)
+    except ray.exceptions.RayError as error:
         raise BlocklabError(
-            f"--ray {address}: no cluster there ({_reason(error)}); `ray start --head` starts "
-            "one, and `--ray local` one of this machine alone"
+            f"--ray: a machine of the cluster cannot run blocklab: {in_a_line(error, last=True)}"
         ) from None
-    try:
-        yield
-    finally:
-        with patient():
-            ray.shutdown()
+    return board
 
 
 def _require_room(ray: Any, threads: int, accelerated: bool) -> None:
@@ -238,18 +225,12 @@ def _require_room(ray: Any, threads: int, accelerated: bool) -> None:
     raise BlocklabError(f"--ray: of the cluster's {len(machines)} machines none has {wanted}")
 
 
-def _reason(error: Exception) -> str:
-    """In a line: Ray's errors come with traces and logs of other processes."""
-    lines = str(error).strip().splitlines() or [type(error).__name__]
-    return f"{lines[0]} {lines[-1]}" if lines[0].endswith(":") else lines[0]
-
-
 class _Board:
     """Where runs say how far they are and leave what they saved; one for all, somewhere."""
 
     def __init__(self) -> None:
         self._progress: dict[str, tuple[int, float]] = {}
-        self._saved: dict[str, Files] = {}
+        self._saved: dict[str, list[Any]] = {}
         self._begun: set[str] = set()
         self._stopping = False
 
@@ -259,10 +240,15 @@ class _Board:
         self._progress[folder] = (step, loss)
         return self._stopping
 
-    def keep(self, folder: str, files: Files) -> None:
+    def keep(self, folder: str, files: list[Any]) -> None:
+        """Where the files lie that a run has saved: they travel once, to whoever writes them."""
         self._saved[folder] = files
 
-    def news(self) -> tuple[dict[str, Files], dict[str, tuple[int, float]]]:
+    def forget(self, folder: str) -> None:
+        """Its machine is lost: it has not begun."""
+        self._begun.discard(folder)
+
+    def news(self) -> tuple[dict[str, list[Any]], dict[str, tuple[int, float]]]:
         """What came since this was asked last."""
         news = self._saved, self._progress
         self._saved, self._progress = {}, {}
@@ -278,6 +264,7 @@ def _train(board: Any, folder: str, luggage: Luggage, text: list[Any]) -> Return
     """The task of one run. It never waits by `ray.get`: meanwhile its core would count as free, and
     another run begin on it.
     """
+    ray = ray_library()
     asked: Any = None
 
     def report(step: int, loss: float) -> bool:
@@ -293,5 +280,5 @@ def _train(board: Any, folder: str, luggage: Luggage, text: list[Any]) -> Return
         luggage,
         text=lambda: text[0].future().result(),
         report=report,
-        keep=lambda files: board.keep.remote(folder, files),
+        keep=lambda files: board.keep.remote(folder, [ray.put(files)]),
     )

@@ -1,10 +1,8 @@
 """A study on disk: its resolved question, its runs, and a lock while it is worked on."""
 
 import contextlib
-import fcntl
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -13,7 +11,7 @@ from pathlib import Path
 import safetensors.numpy
 
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import write_atomically
+from blocklab.files import locked, write_atomically
 from blocklab.record import Value
 from blocklab.study.plan import PlannedRun
 from blocklab.study.results import Point, RunResult, Text
@@ -261,21 +259,16 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out while runs are trained here."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            handle = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise RunFailed(f"{self.path}: cannot be written: {error.strerror}") from None
-        try:
+        with contextlib.ExitStack() as held:
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+                held.enter_context(locked(self.path / ".lock", wait=False))
+            except BlockingIOError:
                 raise BlocklabError(
                     f"{self.path}: another blocklab is at work there; wait for it or give --out"
                 ) from None
+            except OSError as error:
+                raise RunFailed(f"{self.path}: cannot be written: {error.strerror}") from None
             yield
-        finally:
-            os.close(handle)
 
 
 def first_difference(

@@ -10,7 +10,7 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,19 +18,21 @@ from pathlib import Path
 from blocklab.data.cache import writable_cache
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import new_folder, write_atomically
+from blocklab.files import discard, locked, new_folder, write_atomically
 from blocklab.study.cost import spent
 from blocklab.study.engines import REPORT_EVERY_SECONDS, Job
-from blocklab.training.checkpoint import NEWEST, PREVIOUS, remove_checkpoints
+from blocklab.training.checkpoint import DAMAGED, NEWEST, PREVIOUS, remove_checkpoints
 from blocklab.training.run import RunSpec, Stopped, train_run
 
 Files = Mapping[str, bytes]
 """The files of a folder by name."""
 
-LAST = ("metrics.jsonl", PREVIOUS, NEWEST, "run.json")
+LAST = ("metrics.jsonl", NEWEST, "run.json")
 """Written after all else and in this order: a checkpoint may be older than the metrics, which are
 cut to it, and a folder with run.json is finished.
 """
+
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -69,13 +71,15 @@ def packed(job: Job) -> Luggage:
 
 
 def files_of(folder: Path) -> Files:
-    """What a folder holds, without what is only half written; nothing where there is none."""
+    """What a folder holds; nothing where there is none. What is half written does not travel, nor
+    does a checkpoint that there is a newer one of.
+    """
     if not folder.is_dir():
         return {}
     return {
         path.name: path.read_bytes()
         for path in folder.iterdir()
-        if path.is_file() and not path.name.startswith(".")
+        if path.is_file() and not path.name.startswith(".") and path.name not in (PREVIOUS, DAMAGED)
     }
 
 
@@ -91,16 +95,35 @@ def unpack(files: Files, folder: Path) -> None:
 
 
 def travelled_text(fingerprint: str, files: Callable[[], Files]) -> Dataset:
-    """The prepared text of that fingerprint, made from `files` where this machine has none."""
+    """The prepared text of that fingerprint, made from `files` where this machine has none.
+
+    One process of a machine makes it, the others wait.
+    """
     root, _ = writable_cache(None)
     folder = root / "datasets" / fingerprint
-    with contextlib.suppress(BlocklabError):
+    with locked(root / "datasets" / f".{fingerprint}.lock"):
+        with contextlib.suppress(BlocklabError):
+            return Dataset.open(folder)
+        if folder.is_dir():
+            discard(folder)
+        with new_folder(folder) as place:
+            for name, content in files().items():
+                (place / name).write_bytes(content)
         return Dataset.open(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    with new_folder(folder) as place:
-        for name, content in files().items():
-            (place / name).write_bytes(content)
-    return Dataset.open(folder)
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A folder that goes when this ends; those that killed processes left go when this begins."""
+    place = writable_cache(None)[0] / "away"
+    with contextlib.ExitStack() as held:
+        with locked(place / LOCK):
+            for left in place.iterdir():
+                with contextlib.suppress(OSError), locked(left / LOCK, make=False, wait=False):
+                    shutil.rmtree(left)
+            folder = Path(held.enter_context(tempfile.TemporaryDirectory(dir=place)))
+            held.enter_context(locked(folder / LOCK))
+        yield folder
 
 
 def train_away(
@@ -115,8 +138,8 @@ def train_away(
     checkpoint. Bad input comes back as such; everything else that goes wrong is raised.
     """
     began = spent()
-    with tempfile.TemporaryDirectory(prefix="blocklab-") as scratch:
-        folder, refused = Path(scratch) / "run", None
+    with scratch_folder() as scratch:
+        folder, refused = scratch / "run", None
         try:
             _train(luggage, folder, text, partial(_Letters, folder, report, keep))
         except RunFailed:
