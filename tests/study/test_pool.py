@@ -14,8 +14,8 @@ import pytest
 
 import blocklab
 from blocklab.errors import RunFailed
+from blocklab.interrupts import undisturbed
 from blocklab.study.engines import Job, Progress
-from blocklab.study.interrupts import undisturbed
 from blocklab.study.pool import ProcessPool
 from blocklab.training.run import finished
 from tests.study.small_runs import small_run, small_text

@@ -26,6 +26,7 @@ from blocklab.cli import (
     train,
 )
 from blocklab.errors import BlocklabError
+from blocklab.interrupts import hand_over
 
 app = typer.Typer(
     name="blocklab",
@@ -91,12 +92,11 @@ def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
-    signal.signal(signal.SIGINT, interrupt)
+    hand_over(interrupt)
     try:
         yield
     finally:
-        after = signal.SIG_IGN if interrupted.is_set() else signal.default_int_handler
-        signal.signal(signal.SIGINT, after)
+        hand_over(signal.SIG_IGN if interrupted.is_set() else signal.default_int_handler)
 
 
 def _code_of(error: Exception) -> int:

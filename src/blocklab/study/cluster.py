@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from blocklab.errors import BlocklabError, RunFailed
+from blocklab.interrupts import patient
 from blocklab.study.connection import in_a_line, ray_library
 from blocklab.study.engines import (
     MOST_ON_AN_ACCELERATOR,
@@ -19,7 +20,6 @@ from blocklab.study.engines import (
     Job,
     Progress,
 )
-from blocklab.study.interrupts import patient
 from blocklab.study.travelling import Luggage, Return, files_of, packed, train_away, unpack
 
 RETRIES = 3

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from blocklab.errors import BlocklabError
-from blocklab.study.interrupts import patient
+from blocklab.interrupts import patient
 
 CONNECTS_WITHIN = 5.0
 """Seconds that the address of a cluster may take to be reached."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import Self
 
 from blocklab.errors import BlocklabError, RunFailed
+from blocklab.interrupts import patient, undisturbed
 from blocklab.study.engines import REPORT_EVERY_SECONDS, Job, Progress
-from blocklab.study.interrupts import patient, undisturbed
 from blocklab.study.worker import PRELOADED, SERVER, Spent, start_worker, train_job
 
 
@@ -48,8 +48,8 @@ class ProcessPool:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop.set()
         with patient():
+            self._stop.set()
             # Workers that report into a full pipe would wait for a reader for ever.
             ending = threading.Thread(target=partial(self._pool.shutdown, cancel_futures=True))
             ending.start()
@@ -114,6 +114,7 @@ def _context() -> BaseContext:
     if not sys.platform.startswith("linux"):
         return multiprocessing.get_context("spawn")  # others' libraries do not outlive a fork
     forkserver.set_forkserver_preload([PRELOADED])
+    resource_tracker.ensure_running()  # begun later, it would unblock the signal for the server
     try:
         with _without_main_module(), undisturbed(), _own_search_path():
             forkserver.ensure_running()
