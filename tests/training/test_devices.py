@@ -5,7 +5,7 @@ import torch
 
 import blocklab as bl
 from blocklab.errors import BlocklabError
-from blocklab.study.engines import MOST_ON_AN_ACCELERATOR, default_workers
+from blocklab.study.engines.engine import MOST_ON_AN_ACCELERATOR, default_workers
 from blocklab.training.config import TrainingConfig
 from blocklab.training.devices import available_devices, usable_device
 from blocklab.training.numerics import Numerics, fastest

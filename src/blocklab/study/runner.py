@@ -15,17 +15,17 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
-from blocklab.study.cluster import RayCluster
-from blocklab.study.connection import connected
 from blocklab.study.cost import Cost, cost_of, counted, spent
 from blocklab.study.course import Known, all_courses, courses, missing_runs
-from blocklab.study.engines import Engine, Job, Progress, default_workers
+from blocklab.study.engines.cluster import RayCluster
+from blocklab.study.engines.connection import connected
+from blocklab.study.engines.engine import Engine, Job, Progress, default_workers
+from blocklab.study.engines.pool import ProcessPool
 from blocklab.study.evidence import at_look, tuned_windows
 from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import Difference, require_differences
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
-from blocklab.study.pool import ProcessPool
 from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
 from blocklab.study.rungs import ladders
 from blocklab.study.study import Study

@@ -15,7 +15,7 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.course import courses
-from blocklab.study.engines import default_workers
+from blocklab.study.engines.engine import default_workers
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study

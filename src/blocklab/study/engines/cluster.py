@@ -13,14 +13,14 @@ from typing import Any, Self
 
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.interrupts import patient
-from blocklab.study.connection import in_a_line, ray_library
-from blocklab.study.engines import (
+from blocklab.study.engines.connection import in_a_line, ray_library
+from blocklab.study.engines.engine import (
     MOST_ON_AN_ACCELERATOR,
     REPORT_EVERY_SECONDS,
     Job,
     Progress,
 )
-from blocklab.study.travelling import Luggage, Return, files_of, packed, train_away, unpack
+from blocklab.study.engines.travelling import Luggage, Return, files_of, packed, train_away, unpack
 
 RETRIES = 3
 """How often a run may lose its machine before the study gives up."""

@@ -12,9 +12,9 @@ from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 
 from blocklab.study.cost import spent
-from blocklab.study.engines import REPORT_EVERY_SECONDS, Job, Progress
+from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
 
-PRELOADED = "blocklab.study.preloaded"
+PRELOADED = "blocklab.study.engines.preloaded"
 """What a server has imported that workers are copies of."""
 
 SERVER = "server"

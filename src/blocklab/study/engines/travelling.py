@@ -20,7 +20,7 @@ from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import discard, locked, new_folder, write_atomically
 from blocklab.study.cost import spent
-from blocklab.study.engines import REPORT_EVERY_SECONDS, Job
+from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job
 from blocklab.training.checkpoint import DAMAGED, NEWEST, PREVIOUS, remove_checkpoints
 from blocklab.training.run import RunSpec, Stopped, train_run
 

@@ -12,15 +12,15 @@ from importlib.util import find_spec
 import pytest
 
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.study import travelling
-from blocklab.study.cluster import RETRIES, RayCluster
-from blocklab.study.connection import connected
-from blocklab.study.engines import Job, Progress
-from blocklab.study.pool import ProcessPool
+from blocklab.study.engines import travelling
+from blocklab.study.engines.cluster import RETRIES, RayCluster
+from blocklab.study.engines.connection import connected
+from blocklab.study.engines.engine import Job, Progress
+from blocklab.study.engines.pool import ProcessPool
 from blocklab.training.checkpoint import NEWEST
 from blocklab.training.run import finished
-from tests.study.pretended_ray import PretendedRay
-from tests.study.small_runs import TEXT, small_run, small_text
+from tests.study.engines.pretended_ray import PretendedRay
+from tests.study.engines.small_runs import TEXT, small_run, small_text
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from blocklab.errors import RunFailed
-from blocklab.study import travelling
-from blocklab.study.engines import Job
-from blocklab.study.travelling import (
+from blocklab.study.engines import travelling
+from blocklab.study.engines.engine import Job
+from blocklab.study.engines.travelling import (
     files_of,
     packed,
     scratch_folder,
@@ -23,7 +23,7 @@ from blocklab.study.travelling import (
 )
 from blocklab.training.checkpoint import read_metrics
 from blocklab.training.run import finished, train_run
-from tests.study.small_runs import small_run, small_text
+from tests.study.engines.small_runs import small_run, small_text
 
 PLUGIN = """
 import torch
@@ -147,7 +147,7 @@ def test_a_text_that_another_process_makes_is_waited_for(text, tmp_path):
 def test_folders_of_killed_processes_go_and_those_at_work_stay(tmp_path):
     script = """
 import time
-from blocklab.study.travelling import scratch_folder
+from blocklab.study.engines.travelling import scratch_folder
 with scratch_folder() as folder:
     (folder / "checkpoint").write_text("large")
     print(folder, flush=True)

@@ -18,8 +18,8 @@ from typing import Self
 
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.interrupts import patient, undisturbed
-from blocklab.study.engines import REPORT_EVERY_SECONDS, Job, Progress
-from blocklab.study.worker import PRELOADED, SERVER, Spent, start_worker, train_job
+from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
+from blocklab.study.engines.worker import PRELOADED, SERVER, Spent, start_worker, train_job
 
 
 class ProcessPool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import blocklab
 from blocklab.errors import BlocklabError
 from blocklab.interrupts import patient
 
@@ -39,7 +40,7 @@ def connected(address: str) -> Iterator[None]:
     _require_listener(address)
     # What Ray says of its use is sent to its makers; nobody was asked here.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    code = Path(__file__).parents[1]
+    code = Path(blocklab.__file__).parent
     try:
         ray.init(
             address=address,

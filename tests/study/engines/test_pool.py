@@ -15,10 +15,10 @@ import pytest
 import blocklab
 from blocklab.errors import RunFailed
 from blocklab.interrupts import undisturbed
-from blocklab.study.engines import Job, Progress
-from blocklab.study.pool import ProcessPool
+from blocklab.study.engines.engine import Job, Progress
+from blocklab.study.engines.pool import ProcessPool
 from blocklab.training.run import finished
-from tests.study.small_runs import small_run, small_text
+from tests.study.engines.small_runs import small_run, small_text
 
 WITNESS = """
 import json, os, signal, sys
@@ -28,7 +28,7 @@ import blocklab
 Path(__file__).with_suffix(".json").write_text(json.dumps({
     "pid": os.getpid(), "parent": os.getppid(), "said": os.environ.get("BLOCKLAB_SAID"),
     "folder": os.getcwd(), "deaf": signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []),
-    "preloaded": "blocklab.study.preloaded" in sys.modules, "code": blocklab.__file__,
+    "preloaded": "blocklab.study.engines.preloaded" in sys.modules, "code": blocklab.__file__,
 }))
 """
 
@@ -199,7 +199,7 @@ def fill(pipe):
 
 def test_workers_with_much_to_tell_nobody_can_leave(job, monkeypatch):
     """A pipe holds 64 KiB, and a writer waits where it is full."""
-    monkeypatch.setattr("blocklab.study.pool.REPORT_EVERY_SECONDS", 0.01)
+    monkeypatch.setattr("blocklab.study.engines.pool.REPORT_EVERY_SECONDS", 0.01)
     made = job("run", steps=10**6)
     with ProcessPool(1) as pool:
         pool.submit(made)
@@ -255,8 +255,8 @@ def script(folder, body, first=""):
         f"""
 import pathlib, sys
 {first}
-from blocklab.study.engines import Job
-from blocklab.study.pool import ProcessPool
+from blocklab.study.engines.engine import Job
+from blocklab.study.engines.pool import ProcessPool
 
 PosixPath = pathlib.PosixPath
 {body}
@@ -288,8 +288,8 @@ def test_a_killed_main_process_leaves_no_other(job, tmp_path):
     made = job("endless", steps=10**6)
     endless = f"""
 import pathlib
-from blocklab.study.engines import Job
-from blocklab.study.pool import ProcessPool
+from blocklab.study.engines.engine import Job
+from blocklab.study.engines.pool import ProcessPool
 
 PosixPath = pathlib.PosixPath
 with ProcessPool(1) as pool:
