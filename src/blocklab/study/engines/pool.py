@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from blocklab.errors import BlocklabError, RunFailed
+from blocklab.errors import RunFailed
 from blocklab.interrupts import patient, undisturbed
 from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
 from blocklab.study.engines.worker import PRELOADED, SERVER, Spent, start_worker, train_job
@@ -61,14 +61,14 @@ class ProcessPool:
         if failure is not None and kind is not None and not issubclass(kind, Exception):
             raise failure  # who interrupts is told that everything was saved
 
-    def _failure(self) -> BlocklabError | None:
+    def _failure(self) -> Exception | None:
         """The first among the jobs that nobody has asked after."""
         failure = None
         for future, folder in self._futures.items():
             if not future.cancelled():
                 try:
                     self._spent_by(_result(future, folder))
-                except BlocklabError as error:
+                except Exception as error:
                     failure = failure or error
         return failure
 
