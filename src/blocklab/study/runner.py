@@ -142,9 +142,7 @@ def train_study(
         raise BlocklabError(f"workers: {workers}; give at least 1")
     path = Path(folder)
     began = spent()
-    if ray is not None and say is not None:
-        say(f"connecting to Ray at {ray}")
-    with connected(ray) if ray is not None else nullcontext():
+    with connected(ray, say) if ray is not None else nullcontext():
         if reuse is not None:
             study = StudyFolder(reuse).continued_by(study)
         ready = prepare_study(study, path, plugins=plugins, say=say)

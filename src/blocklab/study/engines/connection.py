@@ -6,7 +6,7 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ def ray_library() -> Any:
 
 
 @contextlib.contextmanager
-def connected(address: str) -> Iterator[None]:
+def connected(address: str, say: Callable[[str], object] | None = None) -> Iterator[None]:
     """Connect to the Ray cluster at an address while this lasts; who was connected stays so.
 
     An address is what `ray.init` takes: `auto`, `HOST:PORT`, `ray://HOST:PORT`, or `local` for a
@@ -37,6 +37,8 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    if say is not None:
+        say(f"connecting to Ray at {address}")
     _require_listener(address)
     # What Ray says of its use is sent to its makers; nobody was asked here.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
