@@ -18,6 +18,7 @@ from blocklab.cli.options import (
     Variant,
     Workers,
 )
+from blocklab.study.engines.server import process_context
 
 
 def ablate(
@@ -45,6 +46,9 @@ def ablate(
 
     Without arguments: the four-way study of the modern block, on text that needs no network.
     """
+    if ray is None:
+        # It imports torch while this process does.
+        process_context()
     from blocklab.cli.progress import LiveProgress
     from blocklab.cli.question import asked_study, default_folder
     from blocklab.cli.summary import print_summary

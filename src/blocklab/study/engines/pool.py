@@ -1,16 +1,11 @@
 """Runs on this machine, in a pool of processes."""
 
-import contextlib
-import multiprocessing
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from multiprocessing import forkserver, resource_tracker
-from multiprocessing.context import BaseContext
 from multiprocessing.queues import SimpleQueue
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +14,8 @@ from typing import Self
 from blocklab.errors import RunFailed
 from blocklab.interrupts import patient, undisturbed
 from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
-from blocklab.study.engines.worker import PRELOADED, SERVER, Spent, start_worker, train_job
+from blocklab.study.engines.server import process_context, without_main_module
+from blocklab.study.engines.worker import SERVER, Spent, start_worker, train_job
 
 
 class ProcessPool:
@@ -30,7 +26,7 @@ class ProcessPool:
     """
 
     def __init__(self, workers: int, tell: Callable[[float], None] = lambda seconds: None) -> None:
-        context = _context()
+        context = process_context()
         self._stop = context.Event()
         self._progress: SimpleQueue[Progress] = context.SimpleQueue()
         given = (self._stop, self._progress, dict(os.environ))
@@ -87,7 +83,7 @@ class ProcessPool:
     def submit(self, job: Job) -> None:
         """Train it when a process is free."""
         # A process may be started here.
-        with _without_main_module(), undisturbed():
+        with without_main_module(), undisturbed():
             self._futures[self._pool.submit(train_job, job)] = job.folder
 
     def events(self) -> Iterator[Progress | Path]:
@@ -103,39 +99,6 @@ class ProcessPool:
                 folder = self._futures.pop(future)
                 self._spent_by(_result(future, folder))
                 yield folder
-
-
-def _context() -> BaseContext:
-    """How workers are started: as copies of a server that has imported once what all of them need,
-    where that is possible; otherwise each imports for itself.
-
-    The server is made by the first pool of a process and ends with the process.
-    """
-    if not sys.platform.startswith("linux"):
-        return multiprocessing.get_context("spawn")  # others' libraries do not outlive a fork
-    forkserver.set_forkserver_preload([PRELOADED])
-    resource_tracker.ensure_running()  # begun later, it would unblock the signal for the server
-    try:
-        with _without_main_module(), undisturbed(), _own_search_path():
-            forkserver.ensure_running()
-    except OSError:
-        # No socket can be made where temporary files go, or a parent's server was inherited.
-        return multiprocessing.get_context("spawn")
-    return multiprocessing.get_context("forkserver")
-
-
-@contextlib.contextmanager
-def _own_search_path() -> Iterator[None]:
-    """Have a server that is started here import what this process would, its blocklab too."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def _result(future: "Future[Spent]", folder: Path) -> Spent:
@@ -155,20 +118,3 @@ def _charge(processes: Spent, tell: Callable[[float], None]) -> None:
     """Tell the sum; what a server imported is told once, of the pool that it was made for."""
     tell(sum(seconds for name, seconds in processes.items() if name not in _charged))
     _charged.update(name for name in processes if name.startswith(SERVER))
-
-
-@contextlib.contextmanager
-def _without_main_module() -> Iterator[None]:
-    """Let workers start without importing the caller's script again.
-
-    They need nothing of it, and a script without a main guard would start itself over.
-    """
-    main = sys.modules["__main__"]
-    hidden: list[str] = [name for name in ("__file__", "__spec__") if name in vars(main)]
-    kept = {name: main.__dict__.pop(name) for name in hidden}
-    main.__spec__ = None
-    try:
-        yield
-    finally:
-        del main.__spec__
-        main.__dict__.update(kept)

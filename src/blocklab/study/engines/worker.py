@@ -13,9 +13,7 @@ from multiprocessing.synchronize import Event
 
 from blocklab.study.cost import spent
 from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
-
-PRELOADED = "blocklab.study.engines.preloaded"
-"""What a server has imported that workers are copies of."""
+from blocklab.study.engines.server import PRELOADED
 
 SERVER = "server"
 
