@@ -3,12 +3,14 @@
 import contextlib
 import errno
 import io
+import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 
@@ -27,6 +29,7 @@ from blocklab.cli import (
 )
 from blocklab.errors import BlocklabError
 from blocklab.interrupts import hand_over
+from blocklab.torchrun import started_by_torchrun
 
 app = typer.Typer(
     name="blocklab",
@@ -56,6 +59,7 @@ for _command in _COMMANDS:
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
 STOPPED = 130
+SPEAKING_SECONDS = 2.0
 DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO}
 
 
@@ -71,6 +75,7 @@ def main() -> None:
     interrupted = threading.Event()
     try:
         with _told_of_interrupts(interrupted):
+            _require_one_process(sys.argv[1:])
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except Exception as error:
         # Ctrl-C in the middle of an import leaves the importer with errors of its own.
@@ -78,7 +83,25 @@ def main() -> None:
         code = _code_of(error) if ours else _say("stopped", STOPPED)
     except KeyboardInterrupt:
         code = _say("stopped", STOPPED)
-    sys.exit(code if isinstance(code, int) else 0)
+    _end(code if isinstance(code, int) else 0)
+
+
+def _require_one_process(arguments: list[str]) -> None:
+    """Raise BlocklabError where several would do the same, each for itself."""
+    if started_by_torchrun() and arguments[:1] != ["train"]:
+        raise BlocklabError(
+            "torchrun is for training one model that is too large for a device: torchrun … -m "
+            "blocklab train MODEL"
+        )
+
+
+def _end(code: int) -> NoReturn:
+    if started_by_torchrun():
+        # Threads that still speak to the other processes would abort this one while it ends.
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 @contextlib.contextmanager
@@ -118,5 +141,10 @@ def _code_of(error: Exception) -> int:
 
 
 def _say(message: str, code: int) -> int:
-    print(f"blocklab: {message}", file=sys.stderr)
+    # Of the processes that torchrun starts on a machine one speaks for all.
+    if not started_by_torchrun() or os.environ.get("LOCAL_RANK") == "0":
+        print(f"blocklab: {message}", file=sys.stderr)
+    else:
+        # Whoever ends first has torchrun end the others: it shall not be before that one spoke.
+        time.sleep(SPEAKING_SECONDS)
     return code

@@ -15,11 +15,17 @@ LINE_EVERY_SECONDS = 15.0
 
 
 class RunProgress:
-    """A bar on a terminal, a line every so often elsewhere; the first Ctrl-C asks to stop."""
+    """A bar on a terminal, a line every so often elsewhere; the first Ctrl-C asks to stop.
 
-    def __init__(self, folder: Path) -> None:
+    `one_of_several` processes hears it twice, from the terminal and from torchrun, which may also
+    say it as SIGTERM; all but one are `quiet`.
+    """
+
+    def __init__(self, folder: Path, *, one_of_several: bool = False, quiet: bool = False) -> None:
         self.folder = folder
-        self.console = Console(stderr=True, highlight=False)
+        self.patient = one_of_several
+        self.signals = [signal.SIGINT, *([signal.SIGTERM] if one_of_several else [])]
+        self.console = Console(stderr=True, highlight=False, quiet=quiet)
         self.stopping = False
         self.said_at = time.monotonic()
         self.bar = Progress(
@@ -29,12 +35,12 @@ class RunProgress:
             TimeRemainingColumn(),
             console=self.console,
             transient=True,
-            disable=not self.console.is_terminal,
+            disable=quiet or not self.console.is_terminal,
         )
         self.task = self.bar.add_task("training", total=1, loss="—")
 
     def __enter__(self) -> Self:
-        self.before = signal.signal(signal.SIGINT, self._asked_to_stop)
+        self.before = [signal.signal(number, self._asked_to_stop) for number in self.signals]
         self.bar.start()
         return self
 
@@ -45,10 +51,11 @@ class RunProgress:
         trace: TracebackType | None,
     ) -> None:
         self.bar.stop()
-        signal.signal(signal.SIGINT, self.before)
+        for number, handler in zip(self.signals, self.before, strict=True):
+            signal.signal(number, handler)
 
     def _asked_to_stop(self, number: int, frame: FrameType | None) -> None:
-        if self.stopping:
+        if self.stopping and not self.patient:
             raise KeyboardInterrupt
         self.stopping = True
 

@@ -1,12 +1,17 @@
 """`blocklab train`: one run, from scratch or on from where it was stopped."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blocklab.cli.options import CorpusOption, Model, Plugin, Set
+
+if TYPE_CHECKING:
+    from blocklab.data.dataset import DataConfig
+    from blocklab.training.config import TrainingConfig
 
 DEFAULT_STEPS = 1000
 
@@ -33,19 +38,19 @@ def train(
 ) -> None:
     """Train one model: from scratch for a preset or a YAML file, else on from its weights.
 
-    `--set training.PATH=VALUE` changes how, other paths the model.
+    `--set training.PATH=VALUE` changes how, other paths the model. A model too large for one
+    device is spread over several: torchrun --nproc-per-node N -m blocklab train …
     """
     import torch
 
     from blocklab.cli.options import settings
     from blocklab.cli.run_progress import RunProgress
     from blocklab.cli.starting_point import starting_point
-    from blocklab.data.dataset import DataConfig, prepare, require_windows
+    from blocklab.data.dataset import prepare, require_windows
     from blocklab.errors import BlocklabError
-    from blocklab.record import with_changes
     from blocklab.study.plugins import load_plugins, used_by
-    from blocklab.training.config import TrainingConfig
     from blocklab.training.devices import usable_device
+    from blocklab.training.ranks import joined, require_shares
     from blocklab.training.run import (
         RunSpec,
         Stopped,
@@ -54,80 +59,103 @@ def train(
         stopped_numerics,
         train_run,
     )
+    from blocklab.training.self_test import share_tested
     from blocklab.training.trainer import resolved_vocabulary, self_tested
 
     plugins = load_plugins(plugin or ())
     values = settings(changes)
-    recipe = {path: value for path, value in values.items() if path.startswith("training.")}
-    data_changes = {path: value for path, value in values.items() if path.startswith("data.")}
-    others = {p: v for p, v in values.items() if p not in recipe and p not in data_changes}
-    training = with_changes(
-        TrainingConfig(),
-        {path.removeprefix("training."): value for path, value in recipe.items()},
-        at="training",
-    )
-    if steps is not None:
-        training = with_changes(training, {"steps": steps, "tokens": None})
-    elif training.steps is None and training.tokens is None:
-        training = with_changes(training, {"steps": DEFAULT_STEPS})
+    training = _recipe(values, steps)
     start = starting_point(model, from_scratch)
-    config = start.config.with_changes(others)
+    config = start.config.with_changes(_of_the_model(values))
     training.n_steps(config.context_length)
-    data = with_changes(
-        DataConfig(tokenizer=tokenizer or start.tokenizer_name(config.vocab_size)),
-        {path.removeprefix("data."): value for path, value in data_changes.items()}
-        | ({"corpus": corpus} if corpus is not None else {}),
-        at="data",
-    )
+    data = _data(values, tokenizer or start.tokenizer_name(config.vocab_size), corpus)
     if finished(out) is not None:
         raise BlocklabError(f"{out}: holds a finished run; choose another --out")
     if (out / "checkpoint.safetensors").exists() and not resume:
         raise BlocklabError(f"{out}: holds a stopped run; add --resume, or choose another --out")
-    progress = RunProgress(out)
-    dataset = prepare(data, say=progress.say)
-    require_windows(dataset, config.context_length)
-    config = resolved_vocabulary(config, dataset.vocab_size)
-    numerics = stopped_numerics(out) if resume else None
-    if numerics is not None and device not in (None, numerics.device):
-        raise BlocklabError(
-            f"--device {device}: the stopped run trains on {numerics.device} and goes on there"
-        )
-    if numerics is None:
-        # Alone on the machine, a run may take all of torch's threads.
-        numerics = self_tested(
-            config,
-            training,
-            dataset,
-            threads=torch.get_num_threads(),
-            devices=None if device is None else [str(usable_device(device))],
-            say=progress.say,
-        )
-    spec = RunSpec(
-        model=config,
-        training=training,
-        data=data,
-        data_fingerprint=dataset.fingerprint,
-        seed=seed,
-        weights=start.fingerprint(),
-        numerics=numerics,
-        plugins=used_by(config, plugins),
-    )
-    if start.model is not None:
-        require_fitting(spec.model, start.model)
-    out.mkdir(parents=True, exist_ok=True)
-    if dataset.folder is not None:
-        shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
-    try:
-        with progress:
-            outcome = train_run(
-                spec,
-                out,
-                dataset,
-                start=start.model,
-                on_step=progress.stepped,
-                should_stop=progress.should_stop,
+    with joined(device) as (ranks, device):
+        require_shares(training, ranks)
+        progress = RunProgress(out, one_of_several=ranks.size > 1, quiet=not ranks.leads)
+        dataset = prepare(data, say=progress.say)
+        require_windows(dataset, config.context_length)
+        config = resolved_vocabulary(config, dataset.vocab_size)
+        numerics = None
+        if resume:
+            numerics = ranks.told(lambda: stopped_numerics(out, ranks.size))
+        if numerics is not None and device not in (None, numerics.device):
+            raise BlocklabError(
+                f"--device {device}: the stopped run trains on {numerics.device} and goes on there"
             )
-    except Stopped:
-        progress.say_how_to_go_on()
-        raise typer.Exit(130) from None
-    progress.say_outcome(outcome)
+        if numerics is None and device is not None and ranks.size > 1:
+            numerics = share_tested(config, training, dataset, ranks, device, progress.say)
+        if numerics is None:
+            # Alone on the machine, a run may take all of torch's threads.
+            numerics = self_tested(
+                config,
+                training,
+                dataset,
+                threads=torch.get_num_threads(),
+                devices=None if device is None else [str(usable_device(device))],
+                say=progress.say,
+            )
+        spec = RunSpec(
+            model=config,
+            training=training,
+            data=data,
+            data_fingerprint=dataset.fingerprint,
+            seed=seed,
+            weights=start.fingerprint(),
+            numerics=numerics,
+            plugins=used_by(config, plugins),
+            processes=ranks.size,
+        )
+        if start.model is not None:
+            require_fitting(spec.model, start.model)
+        if ranks.leads:
+            out.mkdir(parents=True, exist_ok=True)
+            if dataset.folder is not None:
+                shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
+        try:
+            with progress:
+                outcome = train_run(
+                    spec,
+                    out,
+                    dataset,
+                    start=start.model,
+                    ranks=ranks,
+                    on_step=progress.stepped,
+                    should_stop=progress.should_stop,
+                )
+        except Stopped:
+            progress.say_how_to_go_on()
+            raise typer.Exit(130) from None
+        progress.say_outcome(outcome)
+
+
+def _recipe(values: Mapping[str, object], steps: int | None) -> "TrainingConfig":
+    from blocklab.record import with_changes
+    from blocklab.training.config import TrainingConfig
+
+    training = with_changes(TrainingConfig(), _of(values, "training."), at="training")
+    if steps is not None:
+        return with_changes(training, {"steps": steps, "tokens": None})
+    if training.steps is None and training.tokens is None:
+        return with_changes(training, {"steps": DEFAULT_STEPS})
+    return training
+
+
+def _data(values: Mapping[str, object], tokenizer: str | None, corpus: str | None) -> "DataConfig":
+    from blocklab.data.dataset import DataConfig
+    from blocklab.record import with_changes
+
+    changes = _of(values, "data.") | ({"corpus": corpus} if corpus is not None else {})
+    return with_changes(DataConfig(tokenizer=tokenizer), changes, at="data")
+
+
+def _of(values: Mapping[str, object], record: str) -> dict[str, object]:
+    """The values whose path begins so, without that beginning."""
+    return {p.removeprefix(record): v for p, v in values.items() if p.startswith(record)}
+
+
+def _of_the_model(values: Mapping[str, object]) -> dict[str, object]:
+    return {p: v for p, v in values.items() if not p.startswith(("training.", "data."))}

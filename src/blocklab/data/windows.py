@@ -104,8 +104,12 @@ class ValidationWindows:
         """The sweep in order; the last batch may hold fewer windows."""
         _check_positive(batch_size=batch_size)
         for first in range(0, self.n_windows, batch_size):
-            windows = np.arange(first, min(first + batch_size, self.n_windows))
-            yield self._gathered(windows * self.context_length)
+            yield self.batch(first, batch_size)
+
+    def batch(self, first: int, batch_size: int) -> Batch:
+        """The windows of the sweep from `first` on, as many as are left of `batch_size`."""
+        windows = np.arange(first, min(first + batch_size, self.n_windows))
+        return self._gathered(windows * self.context_length)
 
     def _gathered(self, starts: NDArray[np.int64]) -> Batch:
         left = self.n_targets - int(starts[-1])

@@ -19,6 +19,7 @@ from blocklab.inspect.scores import Scores, watching_scores
 from blocklab.inspect.stream import mean_cosine
 from blocklab.model.transformer import Transformer
 from blocklab.training.inspection import Inspection
+from blocklab.training.spread import total_norm
 
 SEQUENCES = 2
 """How many sequences of a training batch are looked at: enough for a root mean square."""
@@ -73,7 +74,7 @@ def gradient_norm_by_block(model: nn.Module) -> dict[str, float]:
     Their squares add up to that of the whole gradient.
     """
     return {
-        name: float(torch.nn.utils.get_total_norm([g for g in gradients if g is not None]))
+        name: total_norm([g for g in gradients if g is not None])
         for name, gradients in _by_block(model, lambda p: p.grad).items()
     }
 
@@ -128,10 +129,10 @@ def update_ratios(model: nn.Module, before: Mapping[str, list[Tensor]]) -> dict[
     ratios: dict[str, float] = {}
     after = _by_block(model, nn.Parameter.detach)
     for name, old in before.items():
-        size = float(torch.nn.utils.get_total_norm(old))
+        size = total_norm(old)
         if size > 0:
             change = torch._foreach_sub(after[name], old)
-            ratios[name] = float(torch.nn.utils.get_total_norm(change)) / size
+            ratios[name] = total_norm(list(change)) / size
     return ratios
 
 

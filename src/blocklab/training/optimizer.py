@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError, nearest
 from blocklab.record import Tagged
+from blocklab.training.spread import is_spread, part_here, placed_like, total_norm, whole
 from blocklab.training.update_rules import (
     DecoupledAdam,
     GradientDescent,
@@ -198,7 +199,7 @@ class Optimizer:
                     rate=self._rate * group.ratio * factor,
                     decay=group.decay,
                 )
-                rule.update(step)
+                _updated(rule, step)
 
     def zero_grad(self) -> None:
         for _, member in self._members():
@@ -214,14 +215,14 @@ class Optimizer:
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Replace the state by copies of `tensors`; BlocklabError, and no change, on a misfit."""
-        by_path: dict[str, State] = {}
-        for key, tensor in tensors.items():
-            name, _, path = key.partition("/")
-            by_path.setdefault(path, {})[name] = tensor
-        fresh = {
-            member.path: _checked(rule, member, by_path.pop(member.path, {}))
-            for rule, member in self._members()
-        }
+        by_path: dict[str, list[str]] = {}
+        for key in tensors:
+            by_path.setdefault(key.partition("/")[2], []).append(key)
+        fresh: dict[str, State] = {}
+        for rule, member in self._members():
+            # One parameter's at a time: they may be on their way from elsewhere.
+            given = {key.partition("/")[0]: tensors[key] for key in by_path.pop(member.path, [])}
+            fresh[member.path] = _checked(rule, member, given)
         if by_path:
             raise BlocklabError(f"optimiser state for unknown parameter '{min(by_path)}'")
         self._states = {path: state for path, state in fresh.items() if state}
@@ -272,7 +273,7 @@ def clip_gradients(parameters: Iterable[nn.Parameter], limit: float) -> float:
     A norm that is not finite leaves them alone, so that the first bad one can still be found.
     """
     gradients = [p.grad for p in parameters if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm(gradients).item()
+    norm = total_norm(gradients)
     if limit < norm < math.inf:
         torch._foreach_mul_(gradients, limit / norm)
     return norm
@@ -304,7 +305,19 @@ def _checked(rule: UpdateRule, member: NamedParameter, state: State) -> State:
             f"of shape {tuple(member.parameter.shape)}, found {found}; was it saved by another "
             "optimiser or model?"
         )
-    return {
-        name: tensor.to(expected[name].device, expected[name].dtype, copy=True)
-        for name, tensor in state.items()
-    }
+    return {name: placed_like(tensor, expected[name]) for name, tensor in state.items()}
+
+
+def _updated(rule: UpdateRule, step: Step) -> None:
+    """Take a step whose tensors may be spread over several processes."""
+    if not any(is_spread(parameter) for parameter in step.parameters):
+        rule.update(step)
+        return
+    if rule.by_element:
+        rule.update(step.through(part_here))
+        return
+    # Every process takes the whole step, and keeps its parts of what comes out.
+    taken = step.through(whole)
+    rule.update(taken)
+    for kept, found in zip(step.tensors(), taken.tensors(), strict=True):
+        kept.copy_(placed_like(found, kept))

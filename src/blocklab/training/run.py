@@ -10,13 +10,15 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import Field
+from torch import Tensor
 
 from blocklab.data.dataset import DataConfig, Dataset
 from blocklab.errors import BlocklabError
@@ -25,6 +27,7 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.record import Record
 from blocklab.training.checkpoint import (
+    JsonObject,
     MetricsFile,
     load_checkpoint,
     read_metrics,
@@ -36,8 +39,10 @@ from blocklab.training.devices import usable_device
 from blocklab.training.inspection import Insides, Inspection, summarised_looks
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
-from blocklab.training.observed import Divergence, StepMetrics
+from blocklab.training.observed import Divergence, Evaluation, StepMetrics
+from blocklab.training.ranks import ALONE, Alone
 from blocklab.training.recall import answers_of, recall
+from blocklab.training.spread import placed_like, whole
 from blocklab.training.stability import (
     GradientNorms,
     Spikes,
@@ -75,16 +80,18 @@ class RunSpec(Record):
     torch: str = ".".join(torch.__version__.split(".")[:2])
     plugins: dict[str, str] = Field(default_factory=dict)
     """Fingerprint of each file that defines parts of the user's own."""
+    processes: int = Field(1, gt=0)
+    """That the model is spread over, each with a share of every batch."""
     results: int = RESULTS
 
     @property
     def id(self) -> str:
         """16 hex digits, equal for equal records whatever their order on paper."""
         record = self.plain()
-        if self.weights is None:
-            del record[
-                "weights"
-            ]  # a run from scratch keeps the id it had before there was a choice
+        # Where nothing was chosen, a run keeps the id it had before there was a choice.
+        for name, usual in (("weights", None), ("processes", 1)):
+            if record[name] == usual:
+                del record[name]
         text = json.dumps(record, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
@@ -144,21 +151,28 @@ def train_run(
     dataset: Dataset,
     *,
     start: Transformer | None = None,
+    ranks: Alone = ALONE,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> RunOutcome:
     """Train `spec` in `folder`, from its last checkpoint if there is one.
 
-    `start` holds the weights that `spec.weights` is the fingerprint of. A finished folder is read,
-    not trained again. Raises Stopped when `should_stop` says so, after
-    saving; RunFailed when the disk fails; BlocklabError when the folder holds another run.
+    `start` holds the weights that `spec.weights` is the fingerprint of. Where the model is spread
+    over `ranks`, all of them call this, and rank 0 keeps the folder. A finished folder is read, not
+    trained again. Raises Stopped when `should_stop` says so to any of them, after saving; RunFailed
+    when the disk fails; BlocklabError when the folder holds another run.
     """
-    done = finished(folder)
+    if ranks.told(lambda: spec.id) != spec.id:
+        raise BlocklabError(
+            f"{folder}: the processes do not train the same run; give all machines the same text, "
+            "model, torch and plugins"
+        )
+    done = ranks.told(partial(finished, folder))
     if done is not None:
         return done
     usable_device(spec.numerics.device)
-    folder.mkdir(parents=True, exist_ok=True)
+    ranks.told(partial(folder.mkdir, parents=True, exist_ok=True))
     start_measuring_memory(spec.numerics.device)
     trainer = Trainer(
         spec.model,
@@ -167,6 +181,7 @@ def train_run(
         seed=spec.seed,
         draw=spec.draw,
         numerics=spec.numerics,
+        ranks=ranks,
     )
     total = trainer.total_steps
     if total is None:
@@ -174,26 +189,28 @@ def train_run(
     _begin(trainer, spec, start)
     _resume(trainer, spec, folder)
     metrics = MetricsFile(folder / "metrics.jsonl")
-    metrics.truncate_to(trainer.steps_done)
+    ranks.told(partial(metrics.truncate_to, trainer.steps_done))
     saved_at = time.monotonic()
     for measured in trainer.steps(total):
         row = {name: value for name, value in asdict(measured).items() if value is not None}
         every = spec.training.evaluate_every
         if every and measured.step % every == 0 and measured.step < total:
             row["validation_loss"] = trainer.evaluate()
-        metrics.append(row)
+        if ranks.leads:
+            metrics.append(row)
         if on_step is not None:
             on_step(measured.step, total, measured.train_loss)
         if measured.step == total or trainer.diverged is not None:
             continue
-        stop = should_stop()
-        if stop or time.monotonic() - saved_at >= checkpoint_seconds:
-            metrics.flush()
+        due = ranks.leads and time.monotonic() - saved_at >= checkpoint_seconds
+        stop, due = ranks.any(should_stop(), due)
+        if stop or due:
+            ranks.told(metrics.flush)
             _save(trainer, spec, folder)
             saved_at = time.monotonic()
         if stop:
             raise Stopped
-    metrics.flush()
+    ranks.told(metrics.flush)
     return _finish(trainer, spec, folder, dataset)
 
 
@@ -227,59 +244,99 @@ def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
         return
     require_fitting(trainer.config, start)
     given = dict(start.named_parameters())
-    with torch.no_grad():
-        for path, parameter in trainer.model.named_parameters():
-            parameter.copy_(given[path])
+    _put(trainer, given)
 
 
-def stopped_numerics(folder: Path) -> Numerics | None:
-    """What a stopped run computed in, for whoever goes on with it; None where none is stopped."""
+@torch.no_grad()
+def _put(trainer: Trainer, weights: Mapping[str, Tensor]) -> None:
+    for path, parameter in trainer.model.named_parameters():
+        parameter.copy_(placed_like(weights[path], parameter))
+
+
+def stopped_numerics(folder: Path, processes: int = 1) -> Numerics | None:
+    """What a stopped run computed in, for whoever goes on with it; None where none is stopped.
+
+    Raises BlocklabError where that run was spread over another number of processes.
+    """
     checkpoint = load_checkpoint(folder)
-    return None if checkpoint is None else Numerics.parse(checkpoint.state["numerics"])
+    if checkpoint is None:
+        return None
+    before = checkpoint.state.get("processes", 1)
+    if before != processes:
+        raise BlocklabError(
+            f"{folder}: the stopped run is spread over {before} processes, these are {processes}; "
+            "it goes on with as many, for they decide its last digits"
+        )
+    return Numerics.parse(checkpoint.state["numerics"])
 
 
 def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
-    checkpoint = load_checkpoint(folder)
-    if checkpoint is None:
+    ranks = trainer.ranks
+    found: dict[str, Tensor] = {}  # where the folder is
+
+    def known() -> tuple[int, JsonObject, list[str]] | None:
+        checkpoint = load_checkpoint(folder)
+        if checkpoint is None:
+            return None
+        if checkpoint.state["id"] != spec.id:
+            raise BlocklabError(
+                f"{folder}: holds a checkpoint of another run; choose another folder"
+            )
+        found.update(checkpoint.tensors)
+        return checkpoint.step, checkpoint.state, list(found)
+
+    saved = ranks.told(known)
+    if saved is None:
         return
-    if checkpoint.state["id"] != spec.id:
-        raise BlocklabError(f"{folder}: holds a checkpoint of another run; choose another folder")
-    with torch.no_grad():
-        for path, parameter in trainer.model.named_parameters():
-            parameter.copy_(checkpoint.tensors[f"model/{path}"])
-    trainer.optimizer.load_state_tensors(
-        {
-            name.removeprefix("optimizer/"): tensor
-            for name, tensor in checkpoint.tensors.items()
-            if name.startswith("optimizer/")
-        }
+    step, state, names = saved
+    groups: dict[str, list[str]] = {"model": [], "optimizer": []}
+    for name in names:
+        group, _, path = name.partition("/")
+        groups[group].append(path)
+    weights, remembered = (
+        ranks.tensors(paths, {path: found[f"{group}/{path}"] for path in paths if found})
+        for group, paths in groups.items()
     )
-    trainer.steps_done = checkpoint.step
-    trainer.train_seconds = checkpoint.state["train_seconds"]
-    trainer.inspect_seconds = checkpoint.state["inspect_seconds"]
-    trainer.compile_seconds = checkpoint.state.get("compile_seconds", 0.0)
+    _put(trainer, weights)
+    trainer.optimizer.load_state_tensors(remembered)
+    trainer.steps_done = step
+    trainer.train_seconds = state["train_seconds"]
+    trainer.inspect_seconds = state["inspect_seconds"]
+    trainer.compile_seconds = state.get("compile_seconds", 0.0)
 
 
 def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
-    tensors = {f"model/{path}": p.detach() for path, p in trainer.model.named_parameters()}
-    state = trainer.optimizer.state_tensors()
-    tensors |= {f"optimizer/{name}": tensor for name, tensor in state.items()}
-    save_checkpoint(
-        folder,
-        trainer.steps_done,
-        tensors,
-        {
-            "id": spec.id,
-            "train_seconds": trainer.train_seconds,
-            "inspect_seconds": trainer.inspect_seconds,
-            "compile_seconds": trainer.compile_seconds,
-            "numerics": spec.numerics.plain(),
-        },
-    )
+    tensors: dict[str, Tensor] = {}
+    for group, named in (
+        ("model", dict(trainer.model.named_parameters())),
+        ("optimizer", trainer.optimizer.state_tensors()),
+    ):
+        tensors |= {f"{group}/{name}": tensor for name, tensor in named.items()}
+    state = {
+        "id": spec.id,
+        "train_seconds": trainer.train_seconds,
+        "inspect_seconds": trainer.inspect_seconds,
+        "compile_seconds": trainer.compile_seconds,
+        "numerics": spec.numerics.plain(),
+        "processes": spec.processes,
+    }
+    kept = _for_the_folder(trainer.ranks, tensors)
+    trainer.ranks.told(partial(save_checkpoint, folder, trainer.steps_done, kept, state))
+
+
+def _for_the_folder(ranks: Alone, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """All of them whole and on the processor, where they will be written; nothing elsewhere."""
+    kept = {}
+    for name, tensor in tensors.items():
+        found = whole(tensor.detach())
+        if ranks.leads:
+            kept[name] = found.cpu().contiguous()
+    return kept
 
 
 def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> RunOutcome:
-    rows = read_metrics(folder / "metrics.jsonl")
+    ranks = trainer.ranks
+    rows = ranks.told(partial(read_metrics, folder / "metrics.jsonl"))
     losses = [row["train_loss"] for row in rows]
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan
@@ -312,7 +369,18 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
             [Inspection(**row["inspection"]) for row in rows if "inspection" in row]
         ),
     )
-    tensors = {path: p.detach().cpu().contiguous() for path, p in trainer.model.named_parameters()}
+    kept = _for_the_folder(ranks, dict(trainer.model.named_parameters()))
+    ranks.told(partial(_write_finished, folder, spec, outcome, kept, evaluation))
+    return outcome
+
+
+def _write_finished(
+    folder: Path,
+    spec: RunSpec,
+    outcome: RunOutcome,
+    tensors: Mapping[str, Tensor],
+    evaluation: Evaluation | None,
+) -> None:
     write_tensors(folder / "model.safetensors", tensors)
     if evaluation is not None:
         windows = {"losses": evaluation.losses, "n_targets": evaluation.n_targets}
@@ -320,7 +388,6 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
     record = {"id": spec.id, "spec": spec.plain(), "outcome": asdict(outcome)}
     write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
-    return outcome
 
 
 def _mean_of_last_tenth(values: Sequence[float]) -> float | None:
@@ -334,7 +401,9 @@ def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
     if "recall" not in spec.metrics:
         return None
     batch = trainer.training.batch_size
-    return recall(trainer.model, trainer.validation, answers_of(spec.data), batch, trainer.device)
+    found = recall(trainer.model, trainer.validation, answers_of(spec.data), batch, trainer.device)
+    trainer.ranks.let_go(trainer.model)
+    return found
 
 
 __all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]

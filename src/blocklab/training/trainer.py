@@ -40,6 +40,8 @@ from blocklab.training.memory import keep_freed_memory
 from blocklab.training.numerics import Numerics, SecondsOf, chosen, using_threads
 from blocklab.training.observed import Divergence, Evaluation, StepMetrics
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
+from blocklab.training.ranks import ALONE, Alone, require_shares
+from blocklab.training.spread import all_finite
 
 EVALUATED_AT_ONCE = 2048
 """Tokens. Measured on a Zen 5, 4 layers of 64 to 256: half or twice as many take up to a tenth
@@ -63,7 +65,8 @@ class Trainer:
     tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
     null is what a self-test of a few seconds found fastest for this model on this machine's
     processor, with torch's threads or fewer; steps and evaluations take the threads that it says.
-    `Numerics(device="cuda")` trains on an accelerator; the model is then there.
+    `Numerics(device="cuda")` trains on an accelerator; the model is then there. `ranks` are the
+    processes that it is spread over, this one among them.
     Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
     """
 
@@ -79,12 +82,15 @@ class Trainer:
         seed: int = 0,
         draw: str = "",
         numerics: Numerics | None = None,
+        ranks: Alone = ALONE,
     ) -> None:
         keep_freed_memory()
         given = {"batch_size": batch_size, "learning_rate": learning_rate}
         changes = {name: value for name, value in given.items() if value is not None}
         self.training = TrainingConfig.parse((training or TrainingConfig()).plain() | changes)
         self.seed = seed
+        self.ranks = ranks
+        require_shares(self.training, ranks)
         self.dataset = _dataset(corpus, tokenizer, config.vocab_size)
         self.config = resolved_vocabulary(config, self.dataset.vocab_size)
         context = self.config.context_length
@@ -116,7 +122,8 @@ class Trainer:
     def _settle(self, device: str) -> None:
         """Put the model there, with no gradients and an optimiser that has seen nothing."""
         self.device = usable_device(device)
-        self.model.to(self.device).zero_grad()
+        self.ranks.place(self.model, self.device)
+        self.model.zero_grad()
         self.optimizer = build_optimizer(
             self.training.optimizer, named_parameters(self.model), self.training.learning_rate
         )
@@ -208,16 +215,22 @@ class Trainer:
     @torch.no_grad()
     def evaluation(self) -> Evaluation:
         """The loss of every validation window, in the order of the text."""
-        losses, targets_in = [], []
+        windows, at_once = self.validation.n_windows, self._windows_at_once()
+        losses = torch.zeros(windows, dtype=torch.float64)
+        n_targets = torch.zeros(windows, dtype=torch.int64)
         with evaluating(self.model), using_threads(self.numerics.threads):
-            for inputs, targets in self.validation.batches(self._windows_at_once()):
-                n_targets = (targets != IGNORED).sum(1)  # (windows of this batch,)
+            for turn, counts in self.ranks.turns(math.ceil(windows / at_once)):
+                here = slice(turn * at_once, (turn + 1) * at_once)
+                inputs, targets = self.validation.batch(here.start, at_once)
+                asked = (targets != IGNORED).sum(1)  # (windows of this batch,)
                 inputs, targets = self._moved(inputs, targets)
                 hidden = self.model.features(inputs).flatten(0, 1)
-                rows = self._loss(hidden, targets, int(n_targets.sum())).rows
-                losses.append(rows.view(targets.shape).cpu().double().sum(1) / n_targets)
-                targets_in.append(n_targets)
-        return Evaluation(torch.cat(losses), torch.cat(targets_in))
+                rows = self._loss(hidden, targets, int(asked.sum())).rows
+                if counts:
+                    losses[here] = rows.view(targets.shape).cpu().double().sum(1) / asked
+                    n_targets[here] = asked
+        self.ranks.let_go(self.model)
+        return Evaluation(self.ranks.added(losses), self.ranks.added(n_targets))
 
     def _windows_at_once(self) -> int:
         """How many validation windows are read together: on a processor what its caches hold."""
@@ -229,8 +242,9 @@ class Trainer:
         return inputs.to(self.device), targets.to(self.device)
 
     def _batch(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of the next step, each (B, T)."""
-        return self._moved(*self.windows.batch(self.steps_done))
+        """Inputs and targets of the next step, this process's share of them, each (B, T)."""
+        inputs, targets = self.windows.batch(self.steps_done)
+        return self._moved(self.ranks.share(inputs), self.ranks.share(targets))
 
     def _inspects(self) -> bool:
         every = self.training.inspect_every
@@ -245,12 +259,16 @@ class Trainer:
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Gradients of the mean loss over all targets, whatever the micro-batches' sizes."""
-        with random_numbers(self.device, stream_seed(self.seed, "dropout", self.steps_done)):
-            return self._accumulated(inputs, targets)
+        # Sequences of different shares drop different numbers.
+        apart = (self.ranks.rank,) if self.ranks.rank else ()
+        seed = stream_seed(self.seed, "dropout", self.steps_done, *apart)
+        with random_numbers(self.device, seed):
+            loss, log_z = self.ranks.sums(*self._accumulated(inputs, targets))
+        return loss, log_z
 
     def _accumulated(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
-        """Micro-batch by micro-batch: the mean loss, and that of log Z."""
-        n_targets = targets.numel()
+        """Micro-batch by micro-batch: this share of the mean loss, and of that of log Z."""
+        n_targets = self.training.batch_size * self.config.context_length
         loss = log_z = 0.0
         for x, y in zip(
             inputs.tensor_split(self.training.accumulation),
@@ -309,19 +327,15 @@ class Trainer:
         where = "loss"
         if math.isfinite(loss):
             gradients = ((path, p.grad) for path, p in self.model.named_parameters())
-            bad = (path for path, grad in gradients if grad is not None and not _finite(grad))
+            bad = (path for path, grad in gradients if grad is not None and not all_finite(grad))
             where = f"gradient of {next(bad, 'all parameters together')}"
         self.diverged = Divergence(self.steps_done + 1, where)
 
     def _note_bad_parameters(self) -> None:
-        bad = (path for path, p in self.model.named_parameters() if not _finite(p))
+        bad = (path for path, p in self.model.named_parameters() if not all_finite(p))
         where = next(bad, None)
         if where is not None:
             self.diverged = Divergence(self.steps_done, where)
-
-
-def _finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor).all())
 
 
 def self_tested(

@@ -4,9 +4,9 @@ The functions behind PyTorch's optimisers do it. Their classes are left out: to 
 PyTorch's compiler, most of a second in every process that trains, and each step costs more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -29,9 +29,26 @@ class Step(NamedTuple):
     def remembered(self, name: str) -> list[Tensor]:
         return [state[name] for state in self.states]
 
+    def tensors(self) -> Iterator[Tensor]:
+        """What an update changes."""
+        yield from self.parameters
+        for state in self.states:
+            yield from state.values()
+
+    def through(self, read: Callable[[Tensor], Tensor]) -> "Step":
+        """The same step of what `read` gives for each tensor."""
+        return self._replace(
+            parameters=[read(parameter) for parameter in self.parameters],
+            gradients=[read(gradient) for gradient in self.gradients],
+            states=[{name: read(t) for name, t in state.items()} for state in self.states],
+        )
+
 
 class UpdateRule(Protocol):
     """One algorithm. Its updates act in place, on parameters and on what it remembers of them."""
+
+    by_element: ClassVar[bool]
+    """Whether each number is updated by itself, so that parts of a tensor can be apart."""
 
     def fresh(self, parameter: nn.Parameter) -> State:
         """What is remembered of a parameter that was never updated."""
@@ -45,6 +62,8 @@ class UpdateRule(Protocol):
 @dataclass(frozen=True)
 class DecoupledAdam:
     """Adam with decoupled weight decay (Loshchilov & Hutter 2019)."""
+
+    by_element: ClassVar[bool] = True
 
     betas: tuple[float, float]
     eps: float
@@ -82,6 +101,8 @@ class DecoupledAdam:
 class GradientDescent:
     """Gradient descent with momentum; the decay is added to the gradient."""
 
+    by_element: ClassVar[bool] = True
+
     momentum: float
     nesterov: bool
 
@@ -109,6 +130,8 @@ class GradientDescent:
 @dataclass(frozen=True)
 class OrthogonalizedMomentum:
     """Muon (Jordan et al. 2024), for matrices."""
+
+    by_element: ClassVar[bool] = False
 
     momentum: float
     nesterov: bool
