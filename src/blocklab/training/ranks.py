@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from blocklab.errors import BlocklabError
+from blocklab.errors import BlocklabError, RunFailed
 from blocklab.model.transformer import Transformer
 from blocklab.torchrun import started_by_torchrun
 from blocklab.training.config import TrainingConfig
@@ -174,7 +174,8 @@ def joined(device: str | None) -> Iterator[tuple[Alone, str | None]]:
 
     `device` is the name of its kind, or null for an accelerator where there is one. A process that
     nobody started beside others is alone, and its device is as it was asked for. Raises
-    BlocklabError where a machine has fewer accelerators than processes.
+    BlocklabError where a machine has fewer accelerators than processes, RunFailed when another of
+    them is lost.
     """
     if not started_by_torchrun():
         yield ALONE, device
@@ -200,8 +201,20 @@ def joined(device: str | None) -> Iterator[tuple[Alone, str | None]]:
             ),
             kind,
         )
+    except RuntimeError as error:
+        if not _lost_another(error):
+            raise
+        raise RunFailed(
+            "another of the processes ended, and said why if it could; the same command with "
+            "--resume goes on from the last checkpoint"
+        ) from error
     finally:
         torch.distributed.destroy_process_group()
+
+
+def _lost_another(error: RuntimeError) -> bool:
+    """Gloo has no error of its own for it, NCCL has."""
+    return isinstance(error, torch.distributed.DistBackendError) or "gloo" in str(error)
 
 
 def _kind(device: str | None) -> str:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from blocklab.cli.app import main
-from blocklab.errors import BlocklabError
+from blocklab.errors import BlocklabError, RunFailed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.ranks import ALONE, joined, require_shares
 from blocklab.training.run import RunSpec
@@ -154,3 +154,28 @@ def test_other_commands_are_not_for_several_processes(monkeypatch, capsys):
         main()
     assert ended.value.code == 2
     assert "torchrun is for training one model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:537] Read error: reset by peer"), RunFailed),
+        (torch.distributed.DistBackendError("NCCL communicator was aborted"), RunFailed),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), RuntimeError),
+    ],
+)
+def test_that_another_process_ended_is_said_in_a_line(error, said, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    for name, does in {
+        "init_process_group": lambda backend: None,
+        "destroy_process_group": lambda: None,
+        "get_rank": lambda: 1,
+        "get_world_size": lambda: 2,
+    }.items():
+        monkeypatch.setattr(torch.distributed, name, does)
+    monkeypatch.setattr("blocklab.training.ranks.Spread", lambda *given: ALONE)
+    with pytest.raises(said) as caught, joined("cpu"):
+        raise error
+    assert ("--resume" in str(caught.value)) == (said is RunFailed)
