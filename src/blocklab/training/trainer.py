@@ -166,6 +166,11 @@ class Trainer:
 
         Raises BlocklabError where that fails.
         """
+        if self.ranks.size > 1:
+            raise BlocklabError(
+                "numerics.compile: a model spread over several processes is not compiled; set "
+                "numerics.compile to false"
+            )
         began = time.perf_counter()
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:

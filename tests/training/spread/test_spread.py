@@ -12,11 +12,14 @@ import torch
 from blocklab.cli.app import main
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.training.config import TrainingConfig
+from blocklab.training.numerics import Numerics
 from blocklab.training.ranks import ALONE, joined, require_shares
 from blocklab.training.run import RunSpec
 from blocklab.training.run import stopped_numerics as numerics_of_stopped
+from blocklab.training.trainer import Trainer
 from tests.study.engines.small_runs import small_run, small_text
 from tests.training.spread.cases import CASES, STEPS, trained
+from tests.training.test_trainer import tiny, tokens
 
 ROOT = Path(__file__).parents[3]
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -131,6 +134,14 @@ def test_a_stopped_run_goes_on_with_as_many_processes(tmp_path):
     assert numerics_of_stopped(tmp_path, 2) is not None
     with pytest.raises(BlocklabError, match="spread over 2 processes, these are 1"):
         numerics_of_stopped(tmp_path)
+
+
+def test_a_spread_model_is_not_compiled():
+    several = type("Several", (type(ALONE),), {"size": 2})()
+    numerics = Numerics(compile=True)
+    trainer = Trainer(tiny(), corpus=tokens(), numerics=numerics, ranks=several)
+    with pytest.raises(BlocklabError, match="is not compiled"):
+        trainer.step()
 
 
 @pytest.mark.parametrize(
