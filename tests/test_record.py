@@ -1,17 +1,18 @@
 """Records: what a path may change, what is lost (nothing), and how an error names its place."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import yaml
 from hypothesis import given
 from pydantic import ValidationError
+from torch import nn
 
 import blocklab as bl
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
-from blocklab.record import Record, changed, with_changes
+from blocklab.record import Record, Tagged, changed, with_changes
 from tests.model.strategies import configs, for_every_config
 
 GPT2 = bl.presets.gpt2(d_model=16, n_heads=2, n_layers=3, vocab_size=11, context_length=8)
@@ -233,6 +234,78 @@ def test_a_part_that_was_null_or_a_word_is_set_path_by_path(before: object) -> N
         {"block.attention.qk_norm.kind": "rms", "block.attention.qk_norm.eps": 0.5}
     )
     assert heads.block.attention.qk_norm == bl.parts.RMSNorm.Config(eps=0.5)
+
+
+@pytest.fixture
+def _own_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kinds whose fields have the names of ours and take less, or have names of their own."""
+    kinds = {slot: dict(of_slot) for slot, of_slot in Tagged._kinds.items()}
+    monkeypatch.setattr(Tagged, "_kinds", kinds)
+
+    @bl.part("feed_forward", "own-strict")
+    class Strict(nn.Module):
+        def __init__(
+            self,
+            d_model: int,
+            d_ff: int = 128,
+            activation: Literal["relu", "tanh"] = "relu",
+            bias: float = 0.25,
+        ) -> None:
+            super().__init__()
+
+    @bl.part("norm", "own-power")
+    class Power(nn.Module):
+        def __init__(self, d: int, power: float = 0.5) -> None:
+            super().__init__()
+
+
+@pytest.mark.usefixtures("_own_kinds")
+def test_a_value_that_the_new_kind_does_not_take_gives_way_to_its_default() -> None:
+    """Null is no width there, silu no activation, and a switch no number."""
+    assert GPT2.block.feed_forward.plain() == {
+        "kind": "mlp", "d_ff": None, "activation": "gelu_tanh", "bias": True,
+    }  # fmt: skip
+    strict = GPT2.with_changes({"block.feed_forward.kind": "own-strict"}).block.feed_forward
+    assert (strict.d_ff, strict.activation, strict.bias) == (128, "relu", 0.25)
+    fitting = {"block.feed_forward.d_ff": 40, "block.feed_forward.activation": "relu"}
+    kept = GPT2.with_changes({**fitting, "block.feed_forward.kind": "own-strict"})
+    assert (kept.block.feed_forward.d_ff, kept.block.feed_forward.activation) == (40, "relu")
+    one = GPT2.with_changes({"blocks.1.feed_forward.kind": "own-strict"})
+    assert one.layer(1).block.feed_forward == strict
+
+
+@pytest.mark.usefixtures("_own_kinds")
+def test_a_mistake_before_a_change_of_kind_is_still_named() -> None:
+    wrong = {"block.feed_forward.d_ff": "wide", "block.feed_forward.kind": "own-strict"}
+    with pytest.raises(BlocklabError, match=r"block\.feed_forward\.d_ff: 'wide' does not fit"):
+        GPT2.with_changes(wrong)
+
+
+@pytest.mark.usefixtures("_own_kinds")
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"block.norm.power": 0.6},
+            r"^block\.norm\.power: unknown key 'power'; "
+            r"own-power has it: set block\.norm\.kind=own-power first$",
+        ),
+        (
+            {"block.norm": {"power": 0.6}},
+            r"own-power has it: set block\.norm\.kind=own-power first$",
+        ),
+        ({"block.norm": {"kind": "rms", "power": 0.6}}, r"own-power has it: set kind=own-power"),
+        ({"blocks.1.norm.power": 0.6}, r"own-power has it: set block\.norm\.kind=own-power first$"),
+        ({"positions.base": 0.6}, r"rotary have it: set positions\.kind=sinusoidal first$"),
+        ({"block.norm.nothing": 0.6}, r"unknown key 'nothing'; .*\(valid: bias, eps"),
+    ],
+    ids=str,
+)
+def test_a_key_of_another_kind_is_told_from_one_of_none(
+    changes: dict[str, object], message: str
+) -> None:
+    with pytest.raises(BlocklabError, match=message):
+        GPT2.with_changes(changes)
 
 
 class Inner(Record):

@@ -1,14 +1,18 @@
 """A whole ablation: train a study, write its report. What the command line and a script share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blocklab.record import with_changes
 from blocklab.report.html import write_report
-from blocklab.study.results import Arm, RunResult, StudyResult
+from blocklab.study.plan import plan
+from blocklab.study.plugins import load_plugins, require_given
+from blocklab.study.results import Arm, RunResult, StudyResult, Text
 from blocklab.study.runner import Watcher, train_study
 from blocklab.study.study import Study
 from blocklab.study.timing import Say
+from blocklab.study.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,15 @@ class Experiment:
     def arms(self) -> tuple[Arm, ...]:
         """The baseline, the variants and the placebo, with their effects."""
         return self.result.arms
+
+    @property
+    def verdicts(self) -> Mapping[str, Verdict | None]:
+        """What may be claimed of each variant, by its name, in the study's order.
+
+        None where rates were not searched: there are effects then and no verdicts. The placebo has
+        none; what it shows is `chance` of its arm.
+        """
+        return {arm.name: arm.verdict for arm in self.arms if arm.role == "variant"}
 
     @property
     def runs(self) -> tuple[RunResult, ...]:
@@ -50,6 +63,7 @@ def run_study(
     BlocklabError for bad input before anything is written, RunFailed when a run or the disk fails;
     KeyboardInterrupt leaves everything finished in place.
     """
+    _require_own_parts_given(study, plugins)
     result = train_study(
         study,
         folder,
@@ -62,3 +76,16 @@ def run_study(
         command=command,
     )
     return Experiment(result, write_report(result, Path(folder)))
+
+
+def _require_own_parts_given(study: Study, plugins: Sequence[Path]) -> None:
+    """Raise BlocklabError where a part of the user's own is defined in none of the files."""
+    fingerprints = load_plugins(plugins)
+    # Which parts there are does not depend on sizes, nor on the text that they are matched for.
+    unmatched = with_changes(study, {"match": "none"})
+    rows = study.baseline.config().vocab_size or 1024
+    planned = plan(unmatched, Text("", rows, "", 0.0, 0, 0), fingerprints)
+    for arm in (arm for part in planned.whole for arm in part.arms):
+        at = f"variants.{arm.name}" if arm.role == "variant" else arm.role
+        for record in (arm.config, arm.training):
+            require_given(record, fingerprints, at)

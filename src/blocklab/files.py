@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from blocklab.errors import RunFailed
+from blocklab.errors import BlocklabError, RunFailed
 
 _PARTIAL = ".partial-"
 _DAY = 86_400.0
@@ -74,6 +74,21 @@ def new_folder(path: Path) -> Iterator[Path]:
         raise refused(path, error) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+
+
+def make_folder(path: Path) -> None:
+    """A folder at `path`, where there is none yet. Raises RunFailed when the disk refuses."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise refused(path, error) from error
+
+
+def require_room_for_folder(path: Path) -> None:
+    """Raise BlocklabError where a file is in the way of a folder at `path`."""
+    there = next((place for place in (path, *path.parents) if place.exists()), None)
+    if there is not None and not there.is_dir():
+        raise BlocklabError(f"{path}: {there} is a file; give another folder")
 
 
 def discard(folder: Path) -> None:

@@ -4,7 +4,7 @@ A record knows nothing of models or training; every room builds its own records 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, NamedTuple, Self, TypeAlias, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -50,9 +50,14 @@ class Record(BaseModel):
                     raise PydanticCustomError(
                         "unknown_key",
                         "unknown key '{key}'; {hint}",
-                        {"key": str(key), "hint": nearest(str(key), cls.model_fields)},
+                        {"key": str(key), "hint": cls.key_hint(str(key))},
                     )
         return data
+
+    @classmethod
+    def key_hint(cls, key: str, at: str = "") -> str:
+        """What may have been meant by a key that is no field; `at` is the record's dotted path."""
+        return nearest(key, cls.model_fields)
 
     def plain(self) -> dict[str, Value]:
         """The record as plain JSON values; `parse` of it gives an equal record."""
@@ -92,6 +97,15 @@ class Tagged(Record):
         if found is None:
             raise BlocklabError(f"unknown {cls.slot} kind '{kind}'; {cls._hint(kind)}")
         return found
+
+    @classmethod
+    def key_hint(cls, key: str, at: str = "") -> str:
+        """Another kind of the slot may have that field."""
+        having = [kind for kind, record in cls.kinds().items() if key in record.model_fields]
+        if not having:
+            return super().key_hint(key, at)
+        have = f"{having[0]} has it" if len(having) == 1 else f"{', '.join(having)} have it"
+        return f"{have}: set {at}{'.' if at else ''}kind={having[0]} first"
 
     @classmethod
     def _hint(cls, kind: str) -> str:
@@ -170,12 +184,15 @@ def _tree(value: object) -> object:
     return value
 
 
-def _paths(tree: object, at: str = "") -> Iterator[str]:
-    """The dotted path of everything in a tree of plain values."""
+def every_path(tree: object) -> Iterator[str]:
+    """The dotted path of everything that a record or a tree of values says, parts before leaves."""
+    if isinstance(tree, Record):
+        tree = _tree(tree)
     if isinstance(tree, Mapping):
         for key, inner in tree.items():
-            yield f"{at}{key}"
-            yield from _paths(inner, f"{at}{key}.")
+            steps = str(key).split(".")
+            yield from (".".join(steps[: n + 1]) for n in range(len(steps)))
+            yield from (f"{key}.{path}" for path in every_path(inner))
 
 
 def changed(record: Record, path: str, value: object) -> Record:
@@ -191,10 +208,10 @@ def _changed(record: Record, steps: list[str], value: object, path: str) -> Reco
     head, rest = steps[0], steps[1:]
     if head not in type(record).model_fields:
         before = path.removesuffix(".".join(steps))
-        found = (inner for inner in _paths(_tree(record)) if inner.split(".")[-1] == head)
+        found = (inner for inner in every_path(record) if inner.split(".")[-1] == head)
         deeper = [f"'{before}{inner}'" for inner in found]
         meant = f"did you mean {' or '.join(deeper[:3])}?"
-        hint = meant if deeper else nearest(head, type(record).model_fields)
+        hint = meant if deeper else record.key_hint(head, before.removesuffix("."))
         raise BlocklabError(f"{path}: unknown key '{head}'; {hint}")
     current = getattr(record, head)
     if rest:
@@ -245,9 +262,128 @@ def _switched(record: Tagged, kind: object, path: str) -> Record:
         raise BlocklabError(f"{path}: {error}") from None
     if target is type(record):
         return record
-    kept = {
-        name: getattr(record, name)
-        for name in type(record).model_fields
-        if name in target.model_fields and name != "kind"
-    }
-    return target.model_construct(**{**kept, "kind": kind})
+    kept = {name: getattr(record, name) for name in _shared(record, target)}
+    fitting = {name: value for name, value in kept.items() if _is_kept(record, target, name)}
+    return target.model_construct(**{**fitting, "kind": kind})
+
+
+def _shared(record: Tagged, target: type[Tagged]) -> list[str]:
+    """Fields of a record that the record of another kind has too."""
+    fields = type(record).model_fields
+    return [name for name in fields if name in target.model_fields and name != "kind"]
+
+
+def _is_kept(record: Tagged, target: type[Tagged], name: str) -> bool:
+    """Whether another kind takes this value of `record`.
+
+    What even its own kind refuses is kept: it is a mistake that is still to be named.
+    """
+    value = _tree(getattr(record, name))
+    return _taken(target, name, value) or not _taken(type(record), name, value)
+
+
+def _taken(kind: type[Tagged], name: str, value: object) -> bool:
+    """Whether a field of a kind takes a plain value."""
+    data = {"kind": kind.model_fields["kind"].default, name: value}
+    try:
+        taken = getattr(kind.model_validate(data), name)
+    except ValidationError as error:
+        # Other fields stand at their defaults here; what is wrong with those is not asked.
+        return not any(problem["loc"][:1] == (name,) for problem in error.errors())
+    # A switch is no number, though a field for one would read it as 0 or 1.
+    return isinstance(taken, bool) == isinstance(value, bool)
+
+
+class Kept(NamedTuple):
+    """A value that a change of kind carried over, where the new kind's own default is another."""
+
+    path: str
+    value: Value
+    kind: str
+    """The new kind."""
+    default: Value
+    """What the new kind would have by itself."""
+
+    @property
+    def sentence(self) -> str:
+        """`block.norm.eps stays 1e-06 (my-norm by itself: 0.01)`."""
+        return (
+            f"{self.path} stays {_said(self.value)} ({self.kind} by itself: {_said(self.default)})"
+        )
+
+
+def kept_by_switches(record: Record, changes: Mapping[str, object]) -> tuple[Kept, ...]:
+    """What the changes of kind among `changes` carry over from `record` without its being said.
+
+    Fields that equal the new kind's default are left out, and those that some change sets. Raises
+    BlocklabError for a bad path.
+    """
+    said = list(_said_paths(changes))
+    kept: list[Kept] = []
+    for path, value in said:
+        new = _changed(record, path.split("."), value, path)
+        place = path.removesuffix(".kind")
+        if place != path:
+            old, now = _standing_at(record, place), _standing_at(new, place)
+            if isinstance(old, Tagged) and isinstance(now, Tagged) and type(old) is not type(now):
+                kept += _carried_over(old, now, place)
+        record = new
+    return tuple(k for k in kept if not any(_meet(k.path, path) for path, _ in said))
+
+
+def _said_paths(changes: Mapping[str, object], at: str = "") -> Iterator[tuple[str, object]]:
+    """Every path that is set, with its value: a mapping without `kind` sets those below it."""
+    for key, value in changes.items():
+        if isinstance(value, Mapping) and "kind" not in value:
+            yield from _said_paths(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}", value
+
+
+def _standing_at(record: Record, path: str) -> object:
+    """What stands at a dotted path; None where nothing does."""
+    found: object = record
+    for step in path.split("."):
+        found = getattr(found, step, None)
+    return found
+
+
+def _carried_over(old: Tagged, new: Tagged, at: str) -> Iterator[Kept]:
+    for name in _shared(old, type(new)):
+        field = type(new).model_fields[name]
+        if field.is_required() or not _is_kept(old, type(new), name):
+            continue
+        default = _tree(field.get_default(call_default_factory=True))
+        value = _tree(getattr(old, name))
+        if value != default:
+            yield Kept(f"{at}.{name}", cast(Value, value), new.kind, cast(Value, default))
+
+
+def _meet(one: str, other: str) -> bool:
+    """Whether one of two paths is the other or lies in it."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
+
+
+def _said(value: Value) -> str:
+    """A value as a study's file would say it on one line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{key}: {_said(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(map(_said, value))}]"
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return str(value)
+
+
+def first_difference(
+    there: object, here: object, path: str = ""
+) -> tuple[str, object, object] | None:
+    """The first dotted path at which two trees of plain values differ, with both values."""
+    if isinstance(there, Mapping) and isinstance(here, Mapping):
+        for key in [*there, *(k for k in here if k not in there)]:
+            inner = f"{path}.{key}" if path else str(key)
+            found = first_difference(there.get(key), here.get(key), inner)
+            if found is not None:
+                return found
+        return None
+    return None if there == here else (path, there, here)

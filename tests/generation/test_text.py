@@ -181,3 +181,28 @@ def test_an_empty_prompt_begins_after_the_end_of_text(model: bl.Transformer) -> 
 def test_a_tokenizer_with_more_ids_than_the_model_is_named(model: bl.Transformer) -> None:
     with pytest.raises(BlocklabError, match="was the prompt encoded by another tokenizer"):
         generate_text(model, load_tokenizer("gpt2"), "Every effort", max_new_tokens=5)
+
+
+def test_special_tokens_of_a_prompt_are_text_unless_they_are_asked_for(
+    model: bl.Transformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenizer = train_bpe(["aaa bbb"] * 9, 260)
+    end, prompt = tokenizer.end_of_text, "<|endoftext|>aaa\ud800<|endoftext|>"
+    plain = tokenizer.encode(prompt)
+    assert end is not None
+    assert end not in plain
+    read = tokenizer.encode(prompt, special_tokens=True)
+    assert read == [end, *tokenizer.encode("aaa\ufffd"), end]
+    assert tokenizer.encode(prompt) == plain
+    seen: list[list[list[int]]] = []
+
+    def sample(model: bl.Transformer, tokens: torch.Tensor, **given: object) -> list[torch.Tensor]:
+        seen.append(tokens.tolist())
+        return []
+
+    monkeypatch.setattr("blocklab.generation.text.sample_tokens", sample)
+    for start_ids in ((), (end,)):
+        generate_text(
+            model, tokenizer, prompt, max_new_tokens=1, start_ids=start_ids, special_tokens=True
+        )
+    assert seen == [[read], [read]]

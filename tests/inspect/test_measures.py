@@ -157,3 +157,15 @@ def test_a_parameter_that_leaves_zero_has_no_finite_ratio() -> None:
 def test_numbers_by_path_are_grouped_by_block() -> None:
     grouped = bl.inspect.by_block({"blocks.0.a.weight": 1.0, "blocks.1.a.weight": 2.0, "head": 3.0})
     assert grouped == {"a.weight": {0: 1.0, 1: 2.0}}
+
+
+def test_an_inspection_s_loss_is_that_of_all_positions_and_says_how_many_the_lens_reads(
+    model: bl.Transformer,
+) -> None:
+    tokens, targets = random_tokens(40), random_tokens(40, seed=1)
+    found = bl.inspect.inspect_model(model, tokens, targets)
+    own = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten()).item()
+    assert found.loss == pytest.approx(own)
+    assert found.plain()["loss"] == found.loss
+    assert found.lens_positions == 134 < tokens.numel()
+    assert found.lens[-1].loss != pytest.approx(own)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklab.report import limits, words
+from blocklab.study.results import LadderResult, RungResult
 
 from .factory import UNIGRAM, modern_block, study
 
@@ -165,3 +166,62 @@ def test_what_it_cannot_claim_names_scale_corpus_grid_and_gap():
     assert "one at a time" in found["Intervals"]
     assert "up to 15 %" in found["Intervals"]
     assert "modern +0.040" in found["Training and validation"]
+
+
+def resized(result, **sizes):
+    """The result with some arms of other sizes, in parameters."""
+    arms = tuple(
+        dataclasses.replace(
+            arm, n_parameters=sizes.get(arm.name.replace("-", "_"), arm.n_parameters)
+        )
+        for arm in result.arms
+    )
+    return dataclasses.replace(result, arms=arms)
+
+
+def test_an_arm_that_was_not_matched_is_named_first_and_in_the_limits():
+    whole = modern_block(5)
+    base = whole.baseline.n_parameters
+    result = resized(whole, plain_mlp=round(1.37 * base), post_norm=round(0.9 * base))
+    (first,) = limits.warnings(result)
+    assert first.startswith(
+        "Not matched by parameters: plain-mlp (+37 %) and post-norm (−10 %), against modern."
+    )
+    said = dict(limits.limits(result))["Intervals"]
+    assert "matched by parameters, all but plain-mlp (+37 %) and post-norm (−10 %)" in said
+    # What steps of eight leave is no warning, and where nothing was to match there is none.
+    assert limits.warnings(resized(whole, plain_mlp=round(1.015 * base))) == []
+    facts = dataclasses.replace(result.facts, match="none")
+    assert limits.warnings(dataclasses.replace(result, facts=facts)) == []
+
+
+def test_an_arm_is_named_for_the_setting_or_the_rung_where_it_is_furthest_off():
+    result = modern_block(5)
+    base = result.baseline.n_parameters
+    off = resized(result, plain_mlp=round(1.1 * base)).arms
+    further = resized(result, plain_mlp=round(0.8 * base)).arms
+    rung = RungResult("d_model 32", 1e5, further)
+    settings = dataclasses.replace(result, cells={"a": result.arms, "b": off})
+    assert "plain-mlp (+10 %), against" in limits.warnings(settings)[0]
+    ladder = LadderResult("parameters", (rung,), {})
+    both = dataclasses.replace(settings, ladders=(ladder,))
+    assert "plain-mlp (−20 %), against" in limits.warnings(both)[0]
+
+
+def test_flops_and_time_are_matched_in_their_own_measure():
+    result = modern_block(5)
+    arms = tuple(
+        dataclasses.replace(arm, tokens_per_second=18_000.0) if arm.name == "post-norm" else arm
+        for arm in result.arms
+    )
+    for match, named in (("time", True), ("flops", False), ("parameters", False)):
+        facts = dataclasses.replace(result.facts, match=match)
+        found = limits.warnings(dataclasses.replace(result, facts=facts, arms=arms))
+        assert found == [] if not named else "time: post-norm (+22 %)" in found[0]
+
+
+def test_the_rates_that_a_search_begins_with_are_those_that_are_told():
+    result = modern_block(5)
+    facts = dataclasses.replace(result.facts, searched=True, learning_rates=(3e-3, 1e-2, 3e-2))
+    said = dict(limits.limits(dataclasses.replace(result, facts=facts)))["Learning rates"]
+    assert "searched from 0.003333, 0.009999 and 0.03 on" in said

@@ -1,7 +1,9 @@
 """What a study asks for follows from what is finished, and from nothing else."""
 
+import itertools
 import math
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
 from blocklab.study.course import courses, missing_runs
-from blocklab.study.evidence import tuned_windows
+from blocklab.study.evidence import merged_windows, tuned_windows
 from blocklab.study.plan import plan
 from blocklab.study.results import SEARCH_SEED, RunResult
 from blocklab.study.summary import interactions, over_cells, summarised
@@ -185,6 +187,61 @@ def test_seeds_added_after_looking_are_judged_alone():
     assert set(variant.verdict.differences) == {6, 7, 8}
     assert variant.verdict.word == "exploratory"
     assert set(variant.effect.differences) == {6, 7, 8}
+
+
+def test_no_two_rates_of_an_arm_are_the_same_but_for_their_last_digit():
+    planned = plan(searching(training={"steps": 10, "learning_rates": [3e-3, 1e-2, 3e-2]}), TEXT)
+
+    def loss_of(run):
+        # The searching seed sees the best a little below where all the others do.
+        best = 1.8e-2 if run.seed == SEARCH_SEED else 4e-2
+        return 3.0 + 0.8 * math.log(run.learning_rate / best, 3) ** 2
+
+    _, asked = trained(planned, loss_of)
+    for arm in ("baseline", "layer-norm"):
+        rates = sorted({run.learning_rate for run in asked.values() if run.arm == arm})
+        assert 0.03 in rates
+        assert all(b / a > 1.01 for a, b in itertools.pairwise(rates))
+
+
+def test_a_searched_arm_has_its_sensitivity_to_the_rate():
+    recipe = {"steps": 10, "batch_size": 2, "learning_rates": [1e-3, 3e-3, 1e-2, 3e-2]}
+    planned = plan(searching(training=recipe), TEXT)
+    loss_of = lambda run: bowl(run.arm, run.learning_rate, run.seed)  # noqa: E731
+    (arms,) = arms_of(planned, *trained(planned, loss_of)).values()
+    assert all(arm.sensitivity is not None for arm in arms)
+
+
+def test_windows_of_other_lengths_are_never_averaged():
+    losses = np.ones(3)
+    cells = [
+        {"a": {1: (losses, np.array(weights))}}
+        for weights in ([33, 33, 33], [34, 34, 31], [33, 33, 33])
+    ]
+    assert merged_windows(cells[:2]) == {}
+    assert set(merged_windows(cells[::2])) == {"a"}
+
+
+def test_an_effect_within_the_slack_does_not_hold_over_nuisances():
+    planned = plan(searching(nuisances={"n_layers": [1, 2]}), TEXT)
+    steep = {"baseline": 9.0, "placebo": 9.0}
+
+    def loss_of(run):
+        bend = steep.get(run.arm, 0.01)
+        depth = 3.2 if run.arm == "layer-norm" else 3.0
+        return depth + bend * math.log(run.learning_rate / 3e-3, 3) ** 2
+
+    cells = arms_of(planned, *trained(planned, loss_of))
+    for arms in cells.values():
+        assert arms[1].slack < 0.01
+    wide = {
+        name: tuple(replace(arm, slack=0.3) if arm.role == "baseline" else arm for arm in arms)
+        for name, arms in cells.items()
+    }
+    held, hidden = (over_cells(planned, here)[1] for here in (cells, wide))
+    assert (held.verdict.word, held.dependence.holds) == ("worse", True)
+    assert hidden.verdict.p < 0.05
+    assert (hidden.verdict.word, hidden.dependence.holds) == ("no difference found", False)
 
 
 def test_a_two_by_two_gets_its_interaction_with_an_interval():

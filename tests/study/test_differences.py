@@ -121,7 +121,7 @@ def test_what_another_change_brings_about_is_not_explained(declared, made):
         # What only a user's own positions, block or table could bring about.
         ("context_length", "layer_positions.1.table"),
         ("positions.kind", "layer_positions.0.table"),
-        ("block.kind", "final_norm.weight"),
+        ("block", "final_norm.weight"),
         ("block.kind", "blocks.1.anything"),
         ("block", "blocks.1.anything"),
         ("layers", "layer_positions.1"),
@@ -131,6 +131,17 @@ def test_what_another_change_brings_about_is_not_explained(declared, made):
 )
 def test_a_change_may_reach_beyond_its_own_place(declared, place):
     assert unexplained_places([place], [declared], 2, standard=True) == []
+
+
+@pytest.mark.parametrize("standard", [True, False])
+def test_another_kind_of_block_does_not_explain_another_final_norm(standard):
+    """The record then states the norm that it followed, and the model must still have that one."""
+    assert unexplained_leaves(["final_norm", "final_norm.kind"], ["block.kind"]) == []
+    assert unexplained_leaves(["head.bias"], ["block.kind"]) == ["head.bias"]
+    lost = ["final_norm", "final_norm.weight"]
+    assert unexplained_places(lost, ["block.kind"], 2, standard=standard) == lost
+    also = ["block.kind", "block.norm.kind"]
+    assert unexplained_places(lost, also, 2, standard=standard) == []
 
 
 def test_inside_a_block_of_ones_own_any_change_of_it_may_show_anywhere():

@@ -94,6 +94,33 @@ def test_a_resolved_slope_between_unsure_ends_neither_grows_nor_fades():
     assert found.word == "no trend resolved"
 
 
+@pytest.mark.parametrize(
+    ("effects", "word"),
+    [((-0.07, 0.03, 0.13), "flips"), ((0.07, 0.1, 0.13), "grows"), ((0.13, 0.1, 0.07), "fades")],
+)
+def test_an_end_within_the_slack_carries_no_word(effects, word):
+    # The slack of 0.14 is on the side that no end's p value takes it from.
+    rungs = ladder(*effects)
+    assert trend(rungs, SEEDS).word == word
+    place = {"flips": 0, "grows": 2, "fades": 0}[word]
+    side = "slack_variant" if effects[place] < 0 else "slack_baseline"
+    rungs[place] = rung(rungs[place].size, effects[place], **{side: 0.14})
+    found = trend(rungs, SEEDS)
+    end = found.rungs[place]
+    assert end.p_with_sign(end.mean) < 0.05 and abs(end.mean) < end.slack
+    assert found.word != word
+    if found.word == "no trend resolved":
+        assert "within the slack" in found.sentence()
+
+
+def test_a_slope_within_the_slack_is_no_trend():
+    wide = [rung(1, 0.1, slack_variant=0.09), rung(math.e, 0.18, slack_baseline=0.09)]
+    found = trend(wide, SEEDS)
+    assert found.slope.low > 0 and found.slope.mean < found.slope.slack
+    assert found.rungs[-1].p < 0.05
+    assert found.sentence().startswith("no trend resolved: within the slack: slope (")
+
+
 def test_the_sentence_speaks_of_tenfold_sizes_and_both_ends():
     found = trend([rung(1, 0.01), rung(10, 0.02), rung(100, 0.03)], SEEDS)
     assert "grows (+0.0100 for ten times the size" in found.sentence()

@@ -167,3 +167,36 @@ def test_an_error_inside_a_part_says_while_what_it_happened(monkeypatch):
     with pytest.raises(RuntimeError) as caught:
         require_differences(plan(minimal(), TEXT))
     assert "while probing variants.layer-norm" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    "nuisances",
+    [
+        {"block.attention.n_kv_heads": [None, 2]},  # what null means here
+        {"block.attention.window": [None, 500]},  # longer than the context
+        {"training.schedule.warmup": [0, 0.05]},  # too short for ten steps
+        {"dropout": [0.0, 0.1], "block.attention.n_kv_heads": [1, None, 2]},
+    ],
+)
+def test_a_nuisance_whose_levels_train_the_same_is_refused(nuisances):
+    cells = plan(minimal(nuisances=nuisances), TEXT).cells
+    with pytest.raises(bl.BlocklabError, match=r"nuisances: every arm trains the same at .* as at"):
+        require_differences(cells[0])
+
+
+def test_a_nuisance_that_matters_to_one_arm_alone_is_let_through():
+    # To four heads null is four; to the variant's two it is what the other level says.
+    baseline = {"preset": "modern", "d_model": 32, "n_layers": 1, "n_heads": 4}
+    study = minimal(
+        baseline=baseline,
+        variants={"x": {"block.attention.n_heads": 2}},
+        nuisances={"block.attention.n_kv_heads": [None, 2]},
+        match="none",
+    )
+    for cell in plan(study, TEXT).cells:
+        require_differences(cell)
+
+
+def test_looking_more_often_takes_no_effect():
+    with pytest.raises(bl.BlocklabError, match="takes no effect"):
+        checked(variants={"x": {"training.inspect_every": 5}})

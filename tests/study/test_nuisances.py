@@ -124,12 +124,38 @@ def test_slack_of_an_arm_counts_against_every_word():
     assert words(found) == {"initialization": "not shown to depend"}
 
 
+def test_an_effect_within_the_slack_neither_flips_nor_holds():
+    # On the side that its p value does not take it from, as nothing is resolved below a slack.
+    down, up = by_initialization(-0.07, 0.13)
+    assert words(nuisance_finding([down, up], SEEDS, True)) == {"initialization": "flips"}
+    found = nuisance_finding([replace(down, slack_variant=0.088), up], SEEDS, True)
+    assert words(found) == {"initialization": "size depends"}
+    low, high = by_initialization(0.06, 0.061)
+    assert nuisance_finding([low, high], SEEDS, True).holds
+    assert not nuisance_finding([replace(low, slack_baseline=0.07), high], SEEDS, True).holds
+
+
+def test_a_level_within_the_slack_does_not_hide_a_flip_between_two_others():
+    first, second, third = by_initialization(-0.07, 0.05, -0.04)
+    found = nuisance_finding([replace(first, slack_variant=0.08), second, third], SEEDS, True)
+    assert found.factors[0].word == "flips"
+    assert found.factors[0].levels == ("fan_in", "depth")
+
+
+def test_a_contrast_within_the_slack_is_none():
+    small, large = by_initialization(0.1, 0.14)
+    wide = [replace(small, slack_variant=0.03), replace(large, slack_baseline=0.03)]
+    found = nuisance_finding(wide, SEEDS, significant=True)
+    assert words(found) == {"initialization": "not shown to depend"}
+    assert found.factors[0].p == 1
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_between_two_levels_each_arms_slack_opens_its_own_side(order):
     small, large = by_initialization(0.02, 0.06)
     # The large may be smaller by its variant's slack, the small one larger by its baseline's.
-    harmful = [replace(small, slack_baseline=0.025), replace(large, slack_variant=0.025)]
-    harmless = [replace(small, slack_variant=0.05), replace(large, slack_baseline=0.05)]
+    harmful = [replace(small, slack_baseline=0.019), replace(large, slack_variant=0.019)]
+    harmless = [replace(small, slack_variant=0.019), replace(large, slack_baseline=0.019)]
     found = [
         words(nuisance_finding(cells[::order], SEEDS, significant=True))["initialization"]
         for cells in (harmful, harmless)

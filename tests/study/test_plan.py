@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 import blocklab as bl
 from blocklab.record import changed, revalidated
 from blocklab.study.plan import plan
+from blocklab.study.results import Text
 from blocklab.training.run import RunSpec
 from tests.study.test_study import TEXT, minimal, runs_of
 
@@ -88,3 +89,47 @@ def test_a_variant_that_sets_a_nuisance_is_refused():
         minimal(nuisances={"block.norm": [{"kind": "rms"}, {"kind": "dyt"}]})
     with pytest.raises(bl.BlocklabError, match="two values"):
         minimal(nuisances={"dropout": [0.1]})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block.feed_forward.d_ff": 40},
+        {"block.feed_forward": {"d_ff": 40}},
+        {"block.feed_forward": {"kind": "mlp", "d_ff": 40}},
+        {"block.feed_forward.kind": "mlp", "block.feed_forward": {"d_ff": 40}},
+    ],
+)
+@pytest.mark.parametrize("match", ["parameters", "flops", "time"])
+def test_a_width_that_is_stated_stays_however_it_is_said(changes, match):
+    # One that was measured before is of no account either.
+    study = minimal(variants={"x": changes}, match=match, widths={"x": 96})
+    variant = plan(study, TEXT).arms[1]
+    assert variant.config.block.feed_forward.d_ff == 40
+    assert variant.matched == {}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"block.feed_forward": {"kind": "mlp"}},
+        {"block.feed_forward": {"kind": "mlp", "d_ff": None}},
+        # The mapping after it brings a record of its own.
+        {"block.feed_forward.d_ff": 40, "block.feed_forward": {"kind": "mlp"}},
+    ],
+)
+def test_a_width_that_is_not_stated_is_solved_for(changes):
+    assert plan(minimal(variants={"x": changes}), TEXT).arms[1].matched != {}
+
+
+def test_a_vocabulary_is_judged_once_the_text_is_read():
+    study = minimal(variants={"x": {"vocab_size": 600}})
+    unread = Text("", 1024, "", 0.0, 0, 0)
+    for text in (unread, TEXT):
+        plan(study.model_copy(update={"match": "none"}), text)
+
+
+def test_a_context_is_a_nuisance_that_all_arms_of_a_comparison_have():
+    planned = plan(minimal(nuisances={"context_length": [16, 32]}), TEXT)
+    lengths = [{arm.config.context_length for arm in cell.arms} for cell in planned.cells]
+    assert lengths == [{16}, {32}]

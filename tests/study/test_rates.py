@@ -95,9 +95,14 @@ def test_slack_beside_a_diverged_neighbour_is_a_quarter_of_the_rise_to_the_other
 def test_a_search_grid_is_exactly_threefold_and_as_wide_as_asked():
     assert search_grid([1e-3, 3e-3, 1e-2]) == GRID
     assert search_grid([3e-3]) == GRID
-    assert search_grid([1e-2, 1e-4, 1e-3]) == (1.111e-4, 3.333e-4, 1e-3, 3e-3, 9e-3)
+    assert search_grid([1e-2, 1e-4, 1e-3]) == (1.111e-4, 3.333e-4, 9.999e-4, 3e-3, 8.999e-3)
     with pytest.raises(BlocklabError, match="positive"):
         search_grid([0.0, 1e-3])
+
+
+@given(st.lists(st.floats(1e-5, 1e-1), min_size=1, max_size=5))
+def test_a_search_first_tries_the_grid_that_is_told(rates):
+    assert next_rates({}, DELTA / 2, rates).rates == search_grid(rates)
 
 
 def test_the_search_asks_for_the_grid_then_for_half_steps_about_the_best():
@@ -203,6 +208,15 @@ def test_a_best_rate_beyond_the_three_asks_for_the_next_and_then_reads_about_it(
     assert (arm.rates, arm.add, arm.undecided) == ((3e-3, 9e-3, 2.7e-2), None, None)
     arm = tuned(table(*columns, (3.1, 3.1), (3.0, 3.0), rates=(*RATES, 2.7e-2, 8.1e-2)))
     assert (arm.add, arm.undecided) == (None, AT_THE_EDGE)
+
+
+def test_a_rate_to_add_is_one_that_the_search_would_have_tried():
+    origin = search_grid([3e-3, 1e-2, 3e-2])[0]
+    # The rates of the search a quarter of a step apart: the next one is 0.03, by either way.
+    rates = [float(f"{origin * 3 ** (place / 4):.4g}") for place in (5, 6, 7)]
+    falling = table((3.2,) * 2, (3.1,) * 2, (3.0,) * 2, rates=tuple(rates))
+    assert tuned(falling).add == 0.02999
+    assert tuned(falling, origin).add == 0.03 == search_grid([3e-3, 1e-2, 3e-2])[-1]
 
 
 def test_half_steps_are_added_at_half_steps():

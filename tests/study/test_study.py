@@ -80,6 +80,31 @@ def test_rates_written_as_yaml_writes_them_are_numbers():
         ({"variants": {"x": {"data.corpus": "python-docs"}}}, ["variants.x", "data"]),
         ({"variants": {"x": {"training.validation_tokens": 99}}}, ["variants.x", "another text"]),
         ({"variants": {"x": {"training.clpi": 1}}}, ["variants.x", "training.clpi", "clip"]),
+        ({"variants": {"x": {"seeds": 3}}}, ["variants.x", "seeds", "belongs to the study"]),
+        ({"variants": {"x": {"context_length": 64}}}, ["variants.x", "windows", "nuisances"]),
+        ({"variants": {"x": {"vocab_size": 100}}}, ["variants.x", "100 rows", "512 ids"]),
+        ({"variants": {"x": {"n_layers": 40}}}, ["variants.x", "no width matches"]),
+        ({"nuisances": {"training.learning_rates": [[1e-3], [1e-2]]}}, ["learning_rates", "own"]),
+        ({"nuisances": {"training.validation_tokens": [64, 128]}}, ["validation_tokens", "texts"]),
+        ({"nuisances": {"data.tokenizer": ["bytes", "bpe:300"]}}, ["data.tokenizer", "texts"]),
+        ({"nuisances": {"training.inspect_every": [1, 2]}}, ["inspect_every", "nothing"]),
+        ({"nuisances": {"context_length": [64, 20_000]}}, ["20000", "10,000"]),
+        ({"nuisances": {"dropout": [0.1, "0.1"]}}, ["nuisances", "the same", "drop one"]),
+        ({"seeds": 5, "looked": 5}, ["seeds: 5", "give more than 5"]),
+        (
+            {
+                "variants": {"x": {"block.feed_forward": {"kind": "mlp", "bias": False}}},
+                "nuisances": {"block.feed_forward.bias": [True, False]},
+            },
+            ["variants.x", "overrides the nuisance"],
+        ),
+        (
+            {
+                "ladder": {"sizes": [{"block.attention.n_heads": 4}]},
+                "nuisances": {"block.attention": [{"window": 8}, {"window": 64}]},
+            },
+            ["ladder.sizes", "block.attention", "both"],
+        ),
     ],
 )
 def test_a_mistake_in_a_study_names_its_path(change, words):
@@ -115,3 +140,40 @@ def test_a_models_file_is_no_study_and_says_how_to_ask_of_it(tmp_path):
         file.write_text(text)
         with pytest.raises(bl.BlocklabError, match=r"a model, not a study; .* baseline: \{file: "):
             Study.from_yaml(file)
+
+
+def test_a_key_that_stands_twice_is_refused_with_its_lines(tmp_path):
+    file = tmp_path / "study.yaml"
+    file.write_text("question: x\nvariants:\n  a: {n_layers: 2}\n  b: {}\n  a: {n_layers: 3}\n")
+    with pytest.raises(bl.BlocklabError, match=r"study\.yaml.*line 5.*'a'.*line 3"):
+        Study.from_yaml(file)
+
+
+def test_further_changes_join_the_variant_that_is_there():
+    joined = minimal().with_variants(
+        {"layer-norm": {"block.placement": "post"}, "deep": {"n_layers": 3}}
+    )
+    assert joined.variants == {
+        "layer-norm": {"block.norm.kind": "layer", "block.placement": "post"},
+        "deep": {"n_layers": 3},
+    }
+    assert minimal().with_variants({"layer-norm": {"block.norm.kind": "layer"}}) == minimal()
+    with pytest.raises(
+        bl.BlocklabError, match=r"variants\.layer-norm: 'block\.norm\.kind' is .* twice"
+    ):
+        minimal().with_variants({"layer-norm": {"block.norm.kind": "dyt"}})
+
+
+@pytest.mark.parametrize(
+    ("path", "way"),
+    [
+        ("seeds", "--seeds"),
+        ("budget", "--budget"),
+        ("variants.x", "--variant"),
+        ("match", "the study's file"),
+        ("baseline.d_model", "leave 'baseline.' out"),
+    ],
+)
+def test_a_setting_of_the_study_itself_says_where_it_belongs(path, way):
+    with pytest.raises(bl.BlocklabError, match=f"{path}: belongs to the study.*{way}"):
+        minimal().with_settings({path: 3})

@@ -10,12 +10,17 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
+import blocklab as bl
 from blocklab.data.dataset import DataConfig, prepare
 from blocklab.errors import BlocklabError
+from blocklab.model.transformer import Transformer
 from blocklab.training.checkpoint import read_metrics
 from blocklab.training.config import TrainingConfig
 from blocklab.training.run import RunSpec, Stopped, finished, train_run
+from blocklab.training.trained import load_trained, weights_fingerprint
 from tests.training.test_trainer import tiny
 
 
@@ -99,7 +104,7 @@ def test_a_finished_run_keeps_no_optimiser_state(dataset, tmp_path):
 def test_a_checkpoint_of_another_run_is_not_resumed(dataset, tmp_path):
     with pytest.raises(Stopped):
         train_run(spec(dataset), tmp_path / "run", dataset[1], should_stop=lambda: True)
-    with pytest.raises(BlocklabError, match="another run"):
+    with pytest.raises(BlocklabError, match="training.learning_rate is"):
         train_run(spec(dataset, learning_rate=1e-3), tmp_path / "run", dataset[1])
 
 
@@ -167,3 +172,37 @@ def test_a_run_killed_at_twenty_random_moments_resumes_to_the_same_bits(dataset,
     assert start("killed").wait() == 0
     assert kills >= 5
     assert bits(tmp_path / "killed") == bits(tmp_path / "whole")
+
+
+@bl.part("norm", "tests-warming")
+class Warming(nn.Module):
+    """Keeps count of its training passes, and changes after some: state that is no parameter."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(d))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        if self.training:
+            self.seen += 1
+        gain = self.gain if self.seen < 9 else self.gain * 0.5
+        return gain * x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def test_the_state_that_a_part_keeps_in_buffers_is_the_run_s(dataset, tmp_path):
+    plain = spec(dataset).plain()
+    model = tiny(vocab_size=256).with_changes({"block.norm": {"kind": "tests-warming"}})
+    run = RunSpec.parse(plain | {"model": model.plain()})
+    train_run(run, tmp_path / "whole", dataset[1])
+    stops = iter([False] * 5 + [True] + [False] * 100)
+    with pytest.raises(Stopped):
+        train_run(run, tmp_path / "stopped", dataset[1], should_stop=lambda: next(stops))
+    train_run(run, tmp_path / "stopped", dataset[1])
+    assert bits(tmp_path / "stopped") == bits(tmp_path / "whole")
+    trained = load_trained(tmp_path / "whole").model
+    assert {float(b) for name, b in trained.named_buffers() if name.endswith("seen")} == {24.0}
+    other = Transformer(model, seed=1)
+    before = weights_fingerprint(other)
+    next(b for name, b in other.named_buffers() if name.endswith("seen")).add_(1)
+    assert weights_fingerprint(other) != before

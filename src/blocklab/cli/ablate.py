@@ -10,6 +10,7 @@ import typer
 from blocklab.cli.options import (
     Budget,
     CorpusOption,
+    Encoding,
     Out,
     Plugin,
     Seeds,
@@ -25,6 +26,7 @@ def ablate(
     study: StudyName = None,
     budget: Budget = None,
     corpus: CorpusOption = None,
+    encoding: Encoding = None,
     seeds: Seeds = None,
     out: Out = None,
     reuse: Annotated[
@@ -54,7 +56,7 @@ def ablate(
     from blocklab.cli.summary import print_summary
     from blocklab.experiment import run_study
 
-    asked = asked_study(study, budget, corpus, seeds, changes, variant)
+    asked = asked_study(study, budget, corpus, seeds, changes, variant, encoding)
     folder = out or default_folder(study, asked)
     progress = LiveProgress(folder)
     try:

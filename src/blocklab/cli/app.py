@@ -4,6 +4,7 @@ import contextlib
 import errno
 import io
 import os
+import re
 import signal
 import sys
 import threading
@@ -57,6 +58,9 @@ for _command in _COMMANDS:
 
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.
 _UsageError: Any = typer.BadParameter.__bases__[0]
+
+NO_MEMORY = re.compile("not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
+"""How torch's errors, which have no class of their own on a processor, say it."""
 
 STOPPED = 130
 SPEAKING_SECONDS = 2.0
@@ -137,6 +141,8 @@ def _code_of(error: Exception) -> int:
     if isinstance(error, OSError) and error.errno in DISK:
         where = f"{error.filename}: " if error.filename else ""
         return _say(f"{where}{error.strerror}", 1)
+    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+        return _say(f"not enough memory: {str(error).splitlines()[0]}", 1)
     raise error
 
 

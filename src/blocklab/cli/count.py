@@ -15,13 +15,13 @@ def count(
     plugin: Plugin = None,
 ) -> None:
     """Count a model's parameters part by part."""
-    from blocklab.cli.model_argument import model_config
+    from blocklab.cli.model_argument import changed_model, model_config
     from blocklab.cli.options import settings
     from blocklab.model.count import count as counted
     from blocklab.study.plugins import load_plugins
 
     load_plugins(plugin or ())
-    config = model_config(model).with_changes(settings(changes))
+    config = changed_model(model, model_config(model), settings(changes))
     table = counted(config)
     if not as_json:
         from blocklab.cli.count_table import print_count

@@ -22,5 +22,15 @@ def print_count(name: str, count: Count) -> None:
     console.print(f"  {tied}")
     console.print(f"  float32 {count.bytes(4):,} bytes, bf16 {count.bytes(2):,} bytes")
     console.print(
-        f"  training {count.flops_per_token():,} FLOPs a token at context {config.context_length}"
+        f"  training {flops_text(count)} FLOPs a token at context {config.context_length}"
     )
+
+
+def flops_text(count: Count) -> str:
+    """The FLOPs of training on a token, with what is not known of them."""
+    known = f"{count.flops_per_token():,}"
+    if count.untold_scores is not None:
+        return f"≥ {known} (without the scores of {count.untold_scores}, which does not tell them)"
+    if count.assumed_scores is not None:
+        return f"{known} (scores of {count.assumed_scores} as its heads would take)"
+    return known

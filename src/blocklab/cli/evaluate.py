@@ -5,7 +5,15 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Device, Dtype, Model, Plugin, TokenizerOption
+from blocklab.cli.options import (
+    CorpusOption,
+    Device,
+    Dtype,
+    Encoding,
+    Model,
+    Plugin,
+    TokenizerOption,
+)
 
 
 def evaluate(
@@ -26,6 +34,7 @@ def evaluate(
     dtype: Dtype = None,
     device: Device = "cpu",
     tokenizer: TokenizerOption = None,
+    encoding: Encoding = None,
     plugin: Plugin = None,
 ) -> None:
     """Print loss, perplexity and bits per byte on a corpus."""
@@ -39,12 +48,13 @@ def evaluate(
     from blocklab.training.perplexity import encode_text, perplexity
 
     load_plugins(plugin or ())
-    asked = evaluated_text(model, corpus, part)
+    asked = evaluated_text(model, corpus, part, encoding)
     named = named_model(model, dtype, tokenizer, device)
     for note in (*named.notes, *asked.notes):
         typer.echo(note, err=True)
     reader = named.read_by()
-    text = encode_text(asked.documents(reader), reader, named.start_ids)
+    read = asked.documents(reader, lambda note: typer.echo(note, err=True))
+    text = encode_text(read, reader, named.start_ids)
     keep_freed_memory()  # every batch of windows asks for the same memory again
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:

@@ -12,7 +12,10 @@ def generate(
     model: Model,
     prompt: Annotated[str, typer.Argument(metavar="PROMPT", help="The text; - reads stdin.")],
     max_new_tokens: Annotated[int, typer.Option(min=0, help="How many tokens at most.")] = 200,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
+    temperature: Annotated[
+        float | None,
+        typer.Option(help="0 takes the likeliest token; default: 0, or 1 with an option to draw."),
+    ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the K likeliest.")] = None,
     top_p: Annotated[
         float | None, typer.Option(help="Draw from the fewest that reach probability P.")
@@ -26,6 +29,13 @@ def generate(
     stop: Annotated[
         list[str] | None, typer.Option(metavar="TEXT", help="End before this text; repeatable.")
     ] = None,
+    special_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--special-tokens",
+            help="Read special tokens in the prompt, as <|im_start|>, as what they are.",
+        ),
+    ] = False,
     seed: Annotated[int | None, typer.Option(help="Makes a sample repeatable.")] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Read every token anew at each step.")
@@ -52,6 +62,11 @@ def generate(
     from blocklab.generation.text import generate_text
     from blocklab.study.plugins import load_plugins
 
+    draws = any(option is not None for option in (top_k, top_p, min_p))
+    if temperature is None:
+        temperature = 1.0 if draws else 0.0
+    elif temperature == 0 and draws:
+        typer.echo("temperature 0 takes the likeliest token, whatever else is asked", err=True)
     sampling = Sampling(
         repetition_penalty=repetition_penalty,
         temperature=temperature,
@@ -77,6 +92,7 @@ def generate(
             stop=stop or (),
             stop_ids=named.stop_ids or None,
             start_ids=named.start_ids,
+            special_tokens=special_tokens,
             use_cache=not no_cache,
             past_context=policy,
             compiled=compiled,

@@ -38,6 +38,7 @@ def inspect(
     from dataclasses import replace
 
     from blocklab.cli.loading import batch_of_text, named_model
+    from blocklab.cli.model_argument import changed_model
     from blocklab.cli.options import settings
     from blocklab.cli.tables import console, terminal_table
     from blocklab.cli.update_steps import measured_updates
@@ -56,7 +57,7 @@ def inspect(
         raise BlocklabError(
             f"--set {min(changed)}: {model} has weights; only presets and YAML change"
         )
-    named = replace(named, config=named.config.with_changes(changed)) if changed else named
+    named = replace(named, config=changed_model(model, named.config, changed))
     text = corpus or named.corpus or DEFAULT_CORPUS
     length = min(length, named.config.context_length)
     config, tokens, targets = batch_of_text(
@@ -65,7 +66,7 @@ def inspect(
     looked_at = named.model if named.model is not None else Transformer(config, seed=seed)
     found = inspect_model(looked_at, tokens, targets)
     if steps:
-        rate = learning_rate or named.learning_rate or DEFAULT_RATE
+        rate = learning_rate if learning_rate is not None else named.learning_rate or DEFAULT_RATE
         # Two sequences are enough for a ratio, and halve the longest part of an inspection.
         updates = measured_updates(looked_at, tokens[:2], targets[:2], rate, steps)
         found = replace(found, updates=updates)

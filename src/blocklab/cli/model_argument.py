@@ -1,6 +1,8 @@
 """What MODEL means on the command line, where its weights do not matter."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from blocklab.cli.hub import PREFIX, fetched_config
 from blocklab.errors import BlocklabError, nearest
@@ -26,6 +28,16 @@ def model_config(name: str) -> ModelConfig:
     from blocklab.exchange.load import load_config
 
     return load_config(path)
+
+
+def changed_model(name: str, config: ModelConfig, changes: Mapping[str, Any]) -> ModelConfig:
+    """The config that MODEL names, with changes; at another width a preset's feed-forward follows.
+
+    A preset states the published width, which belongs to the published d_model alone.
+    """
+    if is_preset(name) and changes.get("d_model", config.d_model) != config.d_model:
+        changes = {"block.feed_forward.d_ff": None} | dict(changes)
+    return config.with_changes(changes)
 
 
 def require_somewhere(name: str) -> Path:

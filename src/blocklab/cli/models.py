@@ -88,9 +88,21 @@ def _from_elsewhere(name: str, dtype: torch.dtype | None, given: Tokenizer | Non
     loaded = blocklab.load(source, dtype)
     notes = tuple(loaded.notes)
     if given is not None:
+        note = foreign(given, loaded.tokenizer)
+        notes = notes if note is None else (*notes, note)
         return NamedModel(loaded.model, given, True, given.start_ids(), loaded.stop_ids, notes)
     start, stop = tuple(loaded.start_ids), tuple(loaded.stop_ids)
     return NamedModel(loaded.model, loaded.tokenizer, True, start, stop, notes)
+
+
+def foreign(tokenizer: Tokenizer | None, own: Tokenizer | None) -> str | None:
+    """That a model with a tokenizer of its own is to read by another one, in a sentence."""
+    if tokenizer is None or own is None or tokenizer.fingerprint == own.fingerprint:
+        return None
+    return (
+        f"the model learnt its ids from another tokenizer ({own.name}): by {tokenizer.name} they "
+        "mean other text to it"
+    )
 
 
 def _dtype(name: str | None) -> torch.dtype | None:

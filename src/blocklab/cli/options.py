@@ -55,12 +55,21 @@ Plugin = Annotated[
 CorpusOption = Annotated[
     str | None, typer.Option("--corpus", metavar="NAME|FILE|FOLDER|URL", help="The text.")
 ]
+Encoding = Annotated[
+    str | None, typer.Option("--encoding", help="Of the corpus's files; default: utf-8.")
+]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FOLDER", help="Where results go.")]
 
 
 def settings(given: list[str] | None, option: str = "--set") -> dict[str, Any]:
-    """`PATH=VALUE` items as paths and values; a value is read as YAML."""
-    return dict(_path_and_value(item, option) for item in given or ())
+    """`PATH=VALUE` items as paths and values; a value is read as YAML.
+
+    Raises BlocklabError for an item that is none, and for a path that is given two values.
+    """
+    found: dict[str, Any] = {}
+    for item in given or ():
+        _add(found, *_path_and_value(item, option), option)
+    return found
 
 
 def variants(given: list[str] | None) -> dict[str, dict[str, Any]]:
@@ -70,18 +79,26 @@ def variants(given: list[str] | None) -> dict[str, dict[str, Any]]:
         name, colon, change = item.partition(":")
         if not colon or not name:
             raise BlocklabError(f"--variant {item}: expected NAME:PATH=VALUE")
-        path, value = _path_and_value(change, f"--variant {name}:")
-        gathered.setdefault(name, {})[path] = value
+        option = f"--variant {name}:"
+        _add(gathered.setdefault(name, {}), *_path_and_value(change, option), option)
     return gathered
 
 
+def _add(known: dict[str, Any], path: str, value: Any, option: str) -> None:
+    if path in known and known[path] != value:
+        raise BlocklabError(
+            f"{option} {path}: given twice, as {known[path]!r} and as {value!r}; give one"
+        )
+    known[path] = value
+
+
 def _path_and_value(item: str, option: str) -> tuple[str, Any]:
-    import yaml
+    from blocklab.yaml_file import parse_yaml
 
     path, equals, text = item.partition("=")
     if not equals or not path:
         raise BlocklabError(f"{option} {item}: expected PATH=VALUE, as in block.norm.kind=layer")
     try:
-        return path, yaml.safe_load(text)
-    except yaml.YAMLError:
-        raise BlocklabError(f"{option} {item}: '{text}' cannot be read as a value") from None
+        return path, parse_yaml(text)
+    except BlocklabError as error:
+        raise BlocklabError(f"{option} {item}: {error}") from None

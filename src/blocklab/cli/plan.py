@@ -7,6 +7,7 @@ import typer
 from blocklab.cli.options import (
     Budget,
     CorpusOption,
+    Encoding,
     Out,
     Plugin,
     Seeds,
@@ -21,6 +22,7 @@ def plan(
     study: StudyName = None,
     budget: Budget = None,
     corpus: CorpusOption = None,
+    encoding: Encoding = None,
     seeds: Seeds = None,
     out: Out = None,
     workers: Workers = None,
@@ -34,7 +36,7 @@ def plan(
     from blocklab.study.folder import StudyFolder
     from blocklab.study.runner import prepare_study, usual_workers
 
-    asked = asked_study(study, budget, corpus, seeds, changes, variant)
+    asked = asked_study(study, budget, corpus, seeds, changes, variant, encoding)
     folder = out or default_folder(study, asked)
     ready = prepare_study(
         asked, folder, plugins=plugin or (), say=lambda line: typer.echo(line, err=True)

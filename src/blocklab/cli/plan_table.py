@@ -6,9 +6,13 @@ from rich.console import Console
 from rich.table import Table
 
 from blocklab.model.count import count
+from blocklab.report.formats import rate
+from blocklab.report.limits import off_size
 from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
-from blocklab.study.plan import Plan, PlannedArm, n_tokens
+from blocklab.study.matching import MEASURES, natural_width
+from blocklab.study.plan import Plan, PlannedArm, n_tokens, states_width
+from blocklab.study.rates import search_grid
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
 from blocklab.study.timing import peak_memory_of_a_step, rough_seconds_a_step
@@ -27,6 +31,8 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
         console.print(f"  {arm.name}: {_told(arm)}", markup=False)
         if arm.name in ready.differences:
             console.print(f"    seen: {ready.differences[arm.name]}", markup=False)
+        if off := _off_size(arm, ready.plan, seconds):
+            console.print(f"    {off}", markup=False)
     for path, levels in ready.plan.study.nuisances.items():
         console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
     for rung in ready.plan.ladder:
@@ -57,7 +63,7 @@ def _sizes(
             arm.name,
             f"{size.total:,}",
             f"{difference:+,} ({difference / baseline.total:+.2%})" if arm.changes else "—",
-            f"{size.flops_per_token():,}",
+            f"{'≥ ' if size.untold_scores else ''}{size.flops_per_token():,}",
             f"{1000 * seconds[arm.name]:.0f}",
             f"{memory[arm.name] / 2**20:,.0f}",
         )
@@ -70,6 +76,28 @@ def _told(arm: PlannedArm) -> str:
     declared = ", ".join(f"{path} = {value}" for path, value in arm.changes.items())
     solved = ", ".join(f"{path} = {value}" for path, value in arm.matched.items())
     return f"{declared}; to match sizes: {solved}" if solved else declared
+
+
+def _off_size(arm: PlannedArm, plan: Plan, seconds: Mapping[str, float]) -> str:
+    """That an arm is not matched, in the setting or on the rung where it is furthest off."""
+    match, base = plan.study.match, plan.arms[0]
+    if arm.role != "variant":
+        return ""
+    found = [off_size(match, seconds[arm.name], seconds[base.name])] if match == "time" else []
+    for part in plan.whole if match in MEASURES else ():
+        for cell in part.cells:
+            there = next(other for other in cell.arms if other.name == arm.name)
+            sizes = (MEASURES[match](one.config) for one in (there, cell.arms[0]))
+            found.append(off_size(match, *sizes))
+    off = max((share for share in found if share is not None), key=abs, default=None)
+    if off is None:
+        return ""
+    why = ""
+    if natural_width(arm.config) is None:
+        why = ", as it has no feed-forward width to solve for"
+    elif states_width(arm.changes, arm.config):
+        why = ", as its feed-forward width is stated"
+    return f"not matched by {match}: {off:+.1%} against {base.name}{why}"
 
 
 def _lengths(
@@ -104,7 +132,8 @@ def _lengths(
 def _made_of(plan: Plan) -> str:
     """`: 5 arms, 5 seeds, learning rates …`."""
     study = plan.study
-    rates = ", ".join(f"{rate:.3g}" for rate in study.training.learning_rates)
+    given = study.training.learning_rates
+    rates = ", ".join(map(rate, search_grid(given) if study.search else given))
     n_arms = len(plan.cells[0].arms)
     cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
     if plan.ladder:

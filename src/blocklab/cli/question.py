@@ -15,6 +15,7 @@ def asked_study(
     seeds: str | None,
     changes: list[str] | None,
     further: list[str] | None,
+    encoding: str | None = None,
 ) -> Study:
     """A shipped question or a file, at a budget, with the command line's changes.
 
@@ -24,8 +25,12 @@ def asked_study(
     if budget is not None:
         asked = asked.at_budget(budget)
     changed = settings(changes)
-    if corpus is not None:
-        changed["data.corpus"] = corpus
+    for path, value, option in (
+        ("data.corpus", corpus, "--corpus"),
+        ("data.encoding", encoding, "--encoding"),
+    ):
+        if value is not None and changed.setdefault(path, value) != value:
+            raise BlocklabError(f"--set {path}: given twice, once as {option}; give one")
     asked = asked.with_settings(changed).with_variants(variants(further))
     if seeds is not None:
         asked = Study.parse(asked.plain() | {"seeds": _count(seeds)})

@@ -9,7 +9,9 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from blocklab.data.dataset import Dataset
 from blocklab.training.run import RunOutcome
+from blocklab.training.trainer import Trainer
 
 LINE_EVERY_SECONDS = 15.0
 
@@ -63,7 +65,26 @@ class RunProgress:
         return self.stopping
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False)
+        self.console.print(line, markup=False, soft_wrap=True)
+
+    def say_text(self, dataset: Dataset, corpus: str) -> None:
+        """Which text is trained on, and what was done to it."""
+        tokenizer = "" if dataset.tokenizer is None else f", tokenizer {dataset.tokenizer.name}"
+        self.say(
+            f"{corpus}{tokenizer}: {len(dataset.train):,} tokens to train on, "
+            f"{len(dataset.validation):,} to validate"
+        )
+        for note in dataset.notes:
+            self.say(note)
+
+    def begun(self, trainer: Trainer) -> None:
+        """Which parameters are updated by what."""
+        groups = [
+            f"{group.optimizer} of {group.n_tensors:,} {group.name} ({group.n_parameters:,}), "
+            + (f"decay {group.decay:g}" if group.decay else "no decay")
+            for group in trainer.optimizer.groups
+        ]
+        self.say(f"parameters: {'; '.join(groups)}")
 
     def stepped(self, step: int, total: int, loss: float) -> None:
         self.bar.update(self.task, completed=step, total=total, loss=f"{loss:.3f}")

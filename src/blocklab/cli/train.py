@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Model, Plugin, Set
+from blocklab.cli.options import CorpusOption, Encoding, Model, Plugin, Set
 
 if TYPE_CHECKING:
     from blocklab.data.dataset import DataConfig
@@ -33,6 +33,7 @@ def train(
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda or mps; default: the fastest that is there.")
     ] = None,
+    encoding: Encoding = None,
     changes: Set = None,
     plugin: Plugin = None,
 ) -> None:
@@ -43,12 +44,17 @@ def train(
     """
     import torch
 
+    from blocklab.cli.model_argument import changed_model
+    from blocklab.cli.models import foreign
     from blocklab.cli.options import settings
     from blocklab.cli.run_progress import RunProgress
     from blocklab.cli.starting_point import starting_point
     from blocklab.data.dataset import prepare, require_windows
     from blocklab.errors import BlocklabError
+    from blocklab.files import make_folder, require_room_for_folder
+    from blocklab.model.transformer import Transformer
     from blocklab.study.plugins import load_plugins, used_by
+    from blocklab.study.probes import evaluated
     from blocklab.training.devices import usable_device
     from blocklab.training.ranks import joined, require_shares
     from blocklab.training.run import (
@@ -60,15 +66,21 @@ def train(
         train_run,
     )
     from blocklab.training.self_test import share_tested
+    from blocklab.training.trained import trained_on
     from blocklab.training.trainer import resolved_vocabulary, self_tested
 
     plugins = load_plugins(plugin or ())
     values = settings(changes)
     training = _recipe(values, steps)
     start = starting_point(model, from_scratch)
-    config = start.config.with_changes(_of_the_model(values))
+    config = changed_model(model, start.config, _of_the_model(values))
     training.n_steps(config.context_length)
-    data = _data(values, tokenizer or start.tokenizer_name(config.vocab_size), corpus)
+    if corpus is None and "data.corpus" not in values:
+        # A run goes on with its own text.
+        known = None if from_scratch else trained_on(model)
+        corpus = None if known is None else known.corpus
+    data = _data(values, tokenizer or start.tokenizer_name(config.vocab_size), corpus, encoding)
+    require_room_for_folder(out)
     if finished(out) is not None:
         raise BlocklabError(f"{out}: holds a finished run; choose another --out")
     if (out / "checkpoint.safetensors").exists() and not resume:
@@ -77,11 +89,19 @@ def train(
         require_shares(training, ranks)
         progress = RunProgress(out, one_of_several=ranks.size > 1, quiet=not ranks.leads)
         dataset = prepare(data, say=progress.say)
+        progress.say_text(dataset, data.corpus)
+        if note := foreign(dataset.tokenizer, start.tokenizer):
+            progress.say(note)
         require_windows(dataset, config.context_length)
         config = resolved_vocabulary(config, dataset.vocab_size)
+        if plugins:
+            # What is wrong with a part of the user's own is found here, in a line.
+            evaluated(Transformer(config, seed=0))
         numerics = None
         if resume:
             numerics = ranks.told(lambda: stopped_numerics(out, ranks.size))
+            if numerics is None:
+                progress.say(f"{out}: holds no stopped run; this one begins at its first step")
         if numerics is not None and device not in (None, numerics.device):
             raise BlocklabError(
                 f"--device {device}: the stopped run trains on {numerics.device} and goes on there"
@@ -106,13 +126,13 @@ def train(
             seed=seed,
             weights=start.fingerprint(),
             numerics=numerics,
-            plugins=used_by(config, plugins),
+            plugins=used_by(config, plugins) | used_by(training, plugins),
             processes=ranks.size,
         )
         if start.model is not None:
             require_fitting(spec.model, start.model)
         if ranks.leads:
-            out.mkdir(parents=True, exist_ok=True)
+            make_folder(out)
             if dataset.folder is not None:
                 shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
         try:
@@ -123,6 +143,7 @@ def train(
                     dataset,
                     start=start.model,
                     ranks=ranks,
+                    on_begin=progress.begun,
                     on_step=progress.stepped,
                     should_stop=progress.should_stop,
                 )
@@ -144,11 +165,14 @@ def _recipe(values: Mapping[str, object], steps: int | None) -> "TrainingConfig"
     return training
 
 
-def _data(values: Mapping[str, object], tokenizer: str | None, corpus: str | None) -> "DataConfig":
+def _data(
+    values: Mapping[str, object], tokenizer: str | None, corpus: str | None, encoding: str | None
+) -> "DataConfig":
     from blocklab.data.dataset import DataConfig
     from blocklab.record import with_changes
 
-    changes = _of(values, "data.") | ({"corpus": corpus} if corpus is not None else {})
+    named = {"corpus": corpus, "encoding": encoding}
+    changes = _of(values, "data.") | {key: said for key, said in named.items() if said is not None}
     return with_changes(DataConfig(tokenizer=tokenizer), changes, at="data")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from blocklab.data.corpora import BUCKETS, Corpus, Survey
-from blocklab.data.reading import utf8
+from blocklab.data.reading import Notes, utf8
 from blocklab.errors import BlocklabError
 
 RULE = 1  # raised whenever the same corpus would be split differently
@@ -31,9 +31,12 @@ class Split:
     share: float
     held_out: frozenset[int] | None
 
-    def texts(self, corpus: Corpus) -> Iterator[tuple[int, Side, str]]:
-        """(document's number, side, piece of its text) for the whole corpus in order."""
-        for number, (name, pieces) in enumerate(corpus.streams()):
+    def texts(self, corpus: Corpus, notes: Notes | None = None) -> Iterator[tuple[int, Side, str]]:
+        """(document's number, side, piece of its text) for the whole corpus in order.
+
+        `notes` hears what was skipped or normalised.
+        """
+        for number, (name, pieces) in enumerate(corpus.streams(notes)):
             if number == len(self.survey.sizes):
                 raise BlocklabError(f"corpus '{corpus.name}' grew while it was being read: {name}")
             if self.held_out is None:

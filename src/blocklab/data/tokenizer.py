@@ -1,7 +1,8 @@
 """Text to token ids and back: raw bytes, byte-level BPE (own or GPT-2's), or any tokenizer.json.
 
 Text is only ever text: a document that contains "<|endoftext|>" yields ordinary tokens, never the
-special id. Every kind is saved as a Hugging Face `tokenizer.json`, which other programs read.
+special id, unless a caller asks for special tokens. Every kind is saved as a Hugging Face
+`tokenizer.json`, which other programs read.
 """
 
 import hashlib
@@ -57,7 +58,11 @@ class Tokenizer:
         content = json.dumps(json.loads(self.definition), sort_keys=True)
         return hashlib.sha256(f"{self.end_of_text}\n{content}".encode()).hexdigest()[:32]
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
+        """The text's ids. `special_tokens` reads those of the definition as what they are."""
+        if special_tokens:
+            clean = without_lone_surrogates(text)
+            return self._of_special_tokens.encode(clean, add_special_tokens=False).ids
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -95,6 +100,12 @@ class Tokenizer:
             last = piece[-1:]
         if any(held):
             yield "".join(held)
+
+    @cached_property
+    def _of_special_tokens(self) -> tokenizers.Tokenizer:
+        backend = _backend(self.definition)
+        backend.encode_special_tokens = False
+        return backend
 
     @cached_property
     def _exact_cut(self) -> re.Pattern[str] | None:

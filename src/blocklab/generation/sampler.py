@@ -15,7 +15,7 @@ from blocklab.generation.cache import KeyValueCache
 from blocklab.generation.compiled import CompiledReading, obstacle, worth_compiling
 from blocklab.generation.sampling import Choice, Sampling
 from blocklab.model.evaluation import Evaluating
-from blocklab.model.transformer import Transformer
+from blocklab.model.transformer import Transformer, real_tokens
 from blocklab.parts.linear import PackedWeights
 from blocklab.parts.positions import Positions
 
@@ -104,6 +104,7 @@ def sample_tokens(
 
     Raises BlocklabError, at once, for arguments that do not fit.
     """
+    attention_mask = None if attention_mask is None else real_tokens(attention_mask)
     _check_prompt(model, tokens, attention_mask, max_new_tokens)
     capacity = _capacity(model, tokens.shape[1], max_new_tokens, past_context)
     choice = Choice(sampling or Sampling(), tokens, attention_mask, model.config.rows)

@@ -27,7 +27,7 @@ class Sampling:
     """Logits of tokens that the prompt or the new text already has are divided by it where they are
     positive, else multiplied (Keskar et al. 2019). 1 changes nothing."""
     temperature: float = 0.0
-    """Divides the logits; 0 takes the likeliest token."""
+    """Divides the logits; 0 takes the likeliest token, whatever the next three say."""
     top_k: int | None = None
     """Draw from the k likeliest."""
     top_p: float | None = None

@@ -40,6 +40,7 @@ def generate_text(
     stop: Sequence[str] = (),
     stop_ids: Sequence[int] | None = None,
     start_ids: Sequence[int] = (),
+    special_tokens: bool = False,
     use_cache: bool = True,
     past_context: PastContext = "window",
     compiled: bool | None = None,
@@ -49,14 +50,16 @@ def generate_text(
 
     It ends before the first of `stop` to appear in the new text, at one of `stop_ids` (null: the
     tokenizer's end of text), or after `max_new_tokens`. `start_ids` go before every prompt; an
-    empty one without them begins after the tokenizer's end of text. `on_text` is given pieces as
+    empty one without them begins after the tokenizer's end of text. With `special_tokens` those
+    that stand in a prompt are read as what they are, and a prompt that begins with `start_ids`
+    gets no others. `on_text` is given pieces as
     they are written. All else as for `sample_tokens`. Raises BlocklabError for arguments that do
     not fit.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     if not prompts:
         return []
-    encoded = [_encoded(tokenizer, prompt, start_ids) for prompt in prompts]
+    encoded = [_encoded(tokenizer, prompt, start_ids, special_tokens) for prompt in prompts]
     end = tokenizer.end_of_text
     ends = (() if end is None else (end,)) if stop_ids is None else tuple(stop_ids)
     rows = [_Row(TextStream(tokenizer, ids, stop), ends) for ids in encoded]
@@ -120,8 +123,13 @@ def _told(tell: OnText, number: int, piece: str) -> None:
         tell(number, piece)
 
 
-def _encoded(tokenizer: Tokenizer, prompt: str, start_ids: Sequence[int]) -> list[int]:
-    ids = [*start_ids, *tokenizer.encode(prompt)]
+def _encoded(
+    tokenizer: Tokenizer, prompt: str, start_ids: Sequence[int], special_tokens: bool
+) -> list[int]:
+    start = list(start_ids)
+    ids = tokenizer.encode(prompt, special_tokens=special_tokens)
+    if not (special_tokens and ids[: len(start)] == start):
+        ids = start + ids
     if ids:
         return ids
     if tokenizer.end_of_text is None:

@@ -12,6 +12,17 @@ from blocklab.model.transformer import Transformer
 def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[str, float]:
     """Norm of the gradient of each parameter, named as in `model.named_parameters()`.
 
+    Of what `loss_and_gradient_norms` takes the loss to be. Raises BlocklabError when the shapes
+    differ.
+    """
+    return loss_and_gradient_norms(model, tokens, targets)[1]
+
+
+def loss_and_gradient_norms(
+    model: Transformer, tokens: Tensor, targets: Tensor
+) -> tuple[float, dict[str, float]]:
+    """The loss, and the norm of its gradient for each parameter.
+
     The loss is the mean cross-entropy in nats over all positions of `tokens` (B, T) against
     `targets` (B, T), without dropout. A parameter that the loss does not reach, or that is frozen,
     has norm 0. The model's `.grad`, its mode and torch's random numbers stay as they were.
@@ -31,7 +42,7 @@ def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[
     norms = {name: 0.0 for name, _ in model.named_parameters()}
     for name, gradient in zip(trained, gradients, strict=True):
         norms[name] = 0.0 if gradient is None else float(gradient.norm())
-    return norms
+    return loss.item(), norms
 
 
 def require_one_target_each(tokens: Tensor, targets: Tensor) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from blocklab.inspect.attention_maps import HeadMeasures, attention_maps, head_measures
 from blocklab.inspect.feed_forward import HiddenUnits, hidden_units
-from blocklab.inspect.gradients import gradient_norms
-from blocklab.inspect.logit_lens import LensReading, logit_lens
+from blocklab.inspect.gradients import loss_and_gradient_norms
+from blocklab.inspect.logit_lens import LensReading, logit_lens, read_positions
 from blocklab.inspect.norms import NormMeasures, norm_measures
 from blocklab.inspect.stream import StreamSizes, position_similarity, stream_sizes
 from blocklab.model.transformer import Transformer
@@ -26,6 +26,8 @@ class Inspection:
     parameters: int
     tokens: tuple[int, int]
     """Sequences and their length."""
+    loss: float
+    """Mean cross-entropy over all positions, nats."""
     gradients: dict[str, float]
     """Gradient norm of every parameter, by path."""
     stream: StreamSizes
@@ -36,20 +38,17 @@ class Inspection:
     hidden: list[HiddenUnits | None]
     heads: list[HeadMeasures | None]
     lens: list[LensReading]
-    """As the stream enters the first block, then after each block."""
+    """As the stream enters the first block, then after each block; at `lens_positions` of them."""
+    lens_positions: int
     maps: list[Tensor | None]
     """Attention weights (n_heads, T, T) of the first tokens of the first sequence."""
     updates: dict[str, float] | None = None
     """Update-to-weight ratio of every parameter, where steps were taken."""
 
-    @property
-    def loss(self) -> float:
-        """Mean cross-entropy of the positions that the lens reads, nats."""
-        return self.lens[-1].loss
-
     def plain(self) -> dict[str, Any]:
         """As plain JSON values, the maps left out."""
-        found = {name: getattr(self, name) for name in ("parameters", "tokens", "loss")}
+        numbers = ("parameters", "tokens", "loss", "lens_positions")
+        found = {name: getattr(self, name) for name in numbers}
         found["stream"] = {"rms": self.stream.rms, "growth": self.stream.growth}
         for name in ("norms", "hidden", "heads", "lens"):
             found[name] = [item and asdict(item) for item in getattr(self, name)]
@@ -66,16 +65,19 @@ def inspect_model(model: Transformer, tokens: Tensor, targets: Tensor) -> Inspec
     """
     maps = attention_maps(model, tokens[:1, :MAP_TOKENS])
     similarity = position_similarity(model, tokens)
+    loss, gradients = loss_and_gradient_norms(model, tokens, targets)
     return Inspection(
         parameters=sum(p.numel() for p in model.parameters()),
         tokens=(tokens.shape[0], tokens.shape[1]),
-        gradients=gradient_norms(model, tokens, targets),
+        loss=loss,
+        gradients=gradients,
         stream=stream_sizes(model, tokens),
         similarity=[float(values.mean()) for values in similarity],
         norms=norm_measures(model, tokens),
         hidden=hidden_units(model, tokens),
         heads=head_measures(model, tokens),
         lens=logit_lens(model, tokens, targets),
+        lens_positions=len(read_positions(tokens.numel())),
         maps=[None if weights is None else weights[0] for weights in maps],
     )
 

@@ -29,18 +29,27 @@ class LensReading:
     """Share of positions whose likeliest token is already the model's own."""
 
 
+POSITIONS = 128
+"""How many are read, about: each costs one product with the head for every depth."""
+
+
+def read_positions(n: int, wanted: int = POSITIONS) -> range:
+    """Which of `n` positions are read: about `wanted` of them, evenly spread."""
+    return range(0, n, max(1, n // wanted))
+
+
 def logit_lens(
-    model: Transformer, tokens: Tensor, targets: Tensor, positions: int = 128
+    model: Transformer, tokens: Tensor, targets: Tensor, positions: int = POSITIONS
 ) -> list[LensReading]:
     """Readings of the stream as it enters the first block, then after each block.
 
-    `tokens` and `targets` are (B, T); about `positions` of them, evenly spread, are read, each
-    costing one product with the head for every depth. Without dropout.
+    `tokens` and `targets` are (B, T); about `positions` of them, evenly spread, are read. Without
+    dropout.
 
     Raises BlocklabError when the shapes differ.
     """
     require_one_target_each(tokens, targets)
-    every = max(1, tokens.numel() // positions)
+    every = read_positions(tokens.numel(), positions).step
     depths = [stream.flatten(0, 1)[::every] for stream in streams(model, tokens)]
     wanted = targets.flatten()[::every]
     sums = torch.zeros(len(depths), 3, dtype=torch.float64)

@@ -7,7 +7,7 @@ from pydantic import Field, SerializeAsAny, field_validator, model_validator
 from torch import Tensor, nn
 
 from blocklab.model.sublayer import NORM_ROLES, Placement, through_sublayer
-from blocklab.parts.attention import AttentionConfig, CausalAttention
+from blocklab.parts.attention import AttentionConfig, CausalAttention, told_score_width
 from blocklab.parts.context import AttentionContext
 from blocklab.parts.feed_forward import MLP, FeedForwardConfig
 from blocklab.parts.norm import LayerNorm, NormConfig
@@ -15,6 +15,29 @@ from blocklab.parts.part import PartConfig, Spec, part, slot, under
 from blocklab.parts.residual import Add, ResidualConfig
 
 SUBLAYERS = ("attention", "feed_forward")
+
+
+def in_products(part: PartConfig, *sizes: int) -> int:
+    """Parameters of a part in matrix products for one token.
+
+    A class of the user's own that a token meets only in part (experts) states them by a static
+    method `matrix_parameters` that takes the record and the sizes. Otherwise all its linear maps
+    count, and what it multiplies by hand: raw parameters of two dimensions or more.
+    """
+    own = getattr(part.module, "matrix_parameters", None)
+    if own is not None:
+        return int(own(part, *sizes))
+    if type(part).matrix_parameters is not PartConfig.matrix_parameters:
+        return part.matrix_parameters(*sizes)
+    return _multiplied(part.parameters(*sizes))
+
+
+def _multiplied(specs: Mapping[str, Spec]) -> int:
+    return sum(
+        spec.size
+        for spec in specs.values()
+        if spec.role in ("matrix", "writer") or (spec.role == "other" and len(spec.shape) > 1)
+    )
 
 
 @slot(n_sizes=1)
@@ -27,9 +50,17 @@ class BlockConfig(PartConfig):
     def check(self, d_model: int) -> None:
         """Raise BlocklabError when the block cannot be built at this width."""
 
-    def score_width(self, d_model: int, context_length: int) -> int:
-        """n_heads * head_dim * keys seen, summed over the block's attention."""
-        return 0
+    def score_width(self, d_model: int, context_length: int) -> int | None:
+        """n_heads * head_dim * keys seen, summed over the block's attention.
+
+        A class of the user's own states it as an attention does. For one that does not, it is that
+        of the attention in its record, or what `n_heads` there comes to. None: nothing to go by.
+        """
+        nested = [inner for _, inner in self if isinstance(inner, AttentionConfig)]
+        if hasattr(self.module, "score_width") or not nested:
+            return told_score_width(self, d_model, context_length)
+        widths = [attention.score_width(d_model, context_length) for attention in nested]
+        return None if None in widths else sum(filter(None, widths))
 
 
 @part("block", "standard")
@@ -95,12 +126,14 @@ class StandardBlock(nn.Module):
             return specs
 
         def matrix_parameters(self, d_model: int) -> int:  # type: ignore[override]
-            return self.attention.matrix_parameters(d_model) + self.feed_forward.matrix_parameters(
-                d_model
+            names = [name for of in self.norm_names().values() for name in of.values()]
+            # Ours have none in norms and residuals; a user's own may.
+            return (
+                in_products(self.attention, d_model)
+                + in_products(self.feed_forward, d_model)
+                + in_products(self.norm, d_model) * len(set(names))
+                + in_products(self.residual, d_model) * len(self.residual_names())
             )
-
-        def score_width(self, d_model: int, context_length: int) -> int:
-            return self.attention.score_width(d_model, context_length)
 
     def __init__(self, d_model: int, config: Config) -> None:
         super().__init__()

@@ -16,7 +16,16 @@ from blocklab.parts.attention import CausalAttention
 from blocklab.parts.norm import NoNorm, NormConfig
 from blocklab.parts.part import Spec, linear, under
 from blocklab.parts.positions import LearnedPositions, PositionsConfig, Rotary
-from blocklab.record import Record, changed, revalidated
+from blocklab.record import (
+    Kept,
+    Record,
+    Value,
+    changed,
+    every_path,
+    kept_by_switches,
+    revalidated,
+)
+from blocklab.yaml_file import read_yaml
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -59,7 +68,8 @@ class ModelConfig(Record):
     final_norm: Annotated[
         Literal["same"] | SerializeAsAny[NormConfig] | None, WrapValidator(_same_or_norm)
     ] = None
-    """`same` follows block.norm; null means `none` under placement post, else `same`."""
+    """`same` follows block.norm; null means `none` under placement post, else `same`. A block of
+    the user's own that has no norm in its record gives nothing to follow: it must be given then."""
     head: HeadConfig = HeadConfig()
     layers: tuple[LayerException, ...] = ()
     initialization: SerializeAsAny[InitializationConfig] = Field(default_factory=Normal)
@@ -75,6 +85,7 @@ class ModelConfig(Record):
                 layer.positions, Rotary.Config
             ):
                 layer.positions.rotated(attention.heads(self.d_model)[2])
+        _ = self.norm_at_the_end
         return self
 
     def _exceptions(self, index: int) -> tuple[int, ...]:
@@ -118,13 +129,13 @@ class ModelConfig(Record):
     @property
     def norm_at_the_end(self) -> NormConfig:
         """The final norm after resolution; kind `none` where there is none."""
-        block_norm = getattr(self.block, "norm", None)
-        chosen = self.final_norm
-        if chosen is None and getattr(self.block, "placement", "pre") == "post":
-            return NoNorm.Config()
-        if chosen is None or chosen == "same":
-            return block_norm if isinstance(block_norm, NormConfig) else NoNorm.Config()
-        return chosen
+        norm = _final_norm(self.final_norm, self.block)
+        if norm is None:
+            raise BlocklabError(
+                f"final_norm: block '{self.block.kind}' has no norm that it could follow; "
+                "give final_norm, a norm or none"
+            )
+        return norm
 
     @property
     def embedding_scale(self) -> float:
@@ -162,8 +173,38 @@ class ModelConfig(Record):
 
         `block.X` changes every layer, `blocks.3.X` one (it adds a layer exception). A mapping
         without `kind` updates a part, one with `kind` replaces it; a change of kind keeps the
-        fields both kinds have. Raises BlocklabError for a bad path or value.
+        fields both kinds have. Another kind of block keeps the final norm, which is then stated,
+        unless the changes say otherwise. Raises BlocklabError for a bad path or value.
         """
+        return revalidated(self._keeping_final_norm(self._changed(changes), changes))
+
+    def kept(self, changes: Mapping[str, Any]) -> tuple[Kept, ...]:
+        """What `with_changes` keeps that neither the changes nor the new kinds' defaults say.
+
+        Raises BlocklabError for a bad path or value.
+        """
+        kept: list[Kept] = []
+        for path, value in changes.items():
+            first, _, rest = path.partition(".")
+            if first == "blocks":
+                exception = _excepted(self, path, rest, value).layers[-1]
+                layer = self.layer(min(exception.indices(self.n_layers)))
+                for found in kept_by_switches(layer, exception.changes):
+                    inner = found.path.removeprefix("block.")
+                    kept.append(found._replace(path=f"blocks.{exception.at}.{inner}"))
+        whole = {path: value for path, value in changes.items() if path.split(".")[0] != "blocks"}
+        kept += kept_by_switches(self, whole)
+        bare = self._changed(whole)
+        stated = self._keeping_final_norm(bare, whole).final_norm
+        if stated is not bare.final_norm and isinstance(stated, NormConfig):
+            block = _block_of(bare)
+            alone = _final_norm(bare.final_norm, block)
+            default: Value = "no norm to follow" if alone is None else alone.plain()
+            kept.append(Kept("final_norm", stated.plain(), block.kind, default))
+        return tuple(kept)
+
+    def _changed(self, changes: Mapping[str, Any]) -> "ModelConfig":
+        """The config with each change made, and nothing validated yet."""
         config: Record = self
         for path, value in changes.items():
             first, _, rest = path.partition(".")
@@ -171,7 +212,20 @@ class ModelConfig(Record):
                 config = _excepted(cast(ModelConfig, config), path, rest, value)
             else:
                 config = changed(config, path, value)
-        return revalidated(cast(ModelConfig, config))
+        return cast(ModelConfig, config)
+
+    def _keeping_final_norm(self, new: "ModelConfig", changes: Mapping[str, Any]) -> "ModelConfig":
+        """`new`, made by `changes`, with this config's final norm stated where it would be lost.
+
+        Only another kind of block can lose it unsaid: it may have no norm, or another one.
+        """
+        said = set(every_path(changes))
+        if _kind_of(new.block) == self.block.kind or "final_norm" in said:
+            return new
+        norm, own = _final_norm(new.final_norm, _block_of(new)), self.norm_at_the_end
+        if norm == own or (norm is not None and said & {"block.norm", "block.placement"}):
+            return new
+        return new.model_copy(update={"final_norm": own})
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> "ModelConfig":
@@ -180,10 +234,7 @@ class ModelConfig(Record):
         Other keys beside `preset` are paths as in `with_changes`. Raises BlocklabError naming the
         file.
         """
-        try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            raise BlocklabError(f"{path}: cannot be read as YAML: {error}") from None
+        data = read_yaml(path)
         if not isinstance(data, dict):
             raise BlocklabError(f"{path}: expected a mapping of a model's fields")
         if data.keys() & {"baseline", "variants"}:
@@ -210,6 +261,31 @@ class ModelConfig(Record):
     def to_yaml(self, path: str | Path) -> None:
         """Write every field, defaults included."""
         Path(path).write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+
+
+def _final_norm(chosen: object, block: BlockConfig) -> NormConfig | None:
+    """What a model's `final_norm` comes to; None where it follows a block that has no norm."""
+    if isinstance(chosen, NormConfig):
+        return chosen
+    if chosen is None and getattr(block, "placement", "pre") == "post":
+        return NoNorm.Config()
+    norm = getattr(block, "norm", None)
+    return norm if isinstance(norm, NormConfig) else None
+
+
+def _kind_of(block: object) -> object:
+    """The kind of a block that is not validated yet."""
+    if isinstance(block, Mapping):
+        return block.get("kind", BlockConfig.default_kind)
+    return getattr(block, "kind", block)
+
+
+def _block_of(config: ModelConfig) -> BlockConfig:
+    """The block of a config that is not validated yet."""
+    block: object = config.block
+    if isinstance(block, BlockConfig):
+        return revalidated(block, "block")
+    return BlockConfig.parse(block, "block")
 
 
 def _excepted(config: ModelConfig, path: str, rest: str, value: object) -> ModelConfig:

@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from blocklab.errors import BlocklabError
+from blocklab.model.block import BlockConfig, in_products
 from blocklab.model.config import ModelConfig
 from blocklab.model.layers import Layer
+from blocklab.parts.attention import AttentionConfig
 
 
 class Row(NamedTuple):
@@ -34,8 +37,12 @@ class Count:
     @cached_property
     def matrix_parameters(self) -> int:
         """Parameters in matrix products for one token: the head even when tied, lookups never."""
-        blocks = sum(layer.block.matrix_parameters(self.config.d_model) for layer in self._layers)
-        return blocks + self.config.rows * self.config.d_model
+        config, d = self.config, self.config.d_model
+        blocks = sum(in_products(layer.block, d) for layer in self._layers)
+        positions = [config.positions, *config.excepted_positions().values()]
+        # A raw table of positions is looked up: there only linear maps count.
+        of_positions = sum(p.matrix_parameters(d, config.context_length) for p in positions)
+        return blocks + of_positions + in_products(config.norm_at_the_end, d) + config.rows * d
 
     @cached_property
     def subtotals(self) -> dict[str, int]:
@@ -52,11 +59,55 @@ class Count:
 
         M counts parameters in matrix products, `context` tokens a sequence (Kaplan et al. 2020,
         2.1; the score term as in Chowdhery et al. 2022, appendix B). Default: context_length.
+        Where `untold_scores` names a part it is without that part's scores: a lower bound.
         """
         length = context or self.config.context_length
         d = self.config.d_model
-        scores = sum(layer.block.score_width(d, length) for layer in self._layers)
+        scores = sum(layer.block.score_width(d, length) or 0 for layer in self._layers)
         return 6 * self.matrix_parameters + 12 * scores
+
+    def known_flops_per_token(self) -> int:
+        """`flops_per_token` for whoever decides by it.
+
+        Raises BlocklabError, saying what to define, where a part does not tell its scores.
+        """
+        if self.untold_scores is not None:
+            raise BlocklabError(
+                f"{self.untold_scores} does not tell the FLOPs of its scores: give its class a "
+                "static method score_width(config, d_model, context_length) that returns "
+                "n_heads * head_dim * keys seen, 0 where it has no scores; or set match: parameters"
+            )
+        return self.flops_per_token()
+
+    @cached_property
+    def untold_scores(self) -> str | None:
+        """The first part whose scores are not known, such as `block.attention 'mine'`."""
+        d, length = self.config.d_model, self.config.context_length
+        unknown = (place for place, part in self._scoring if part.score_width(d, length) is None)
+        return next(unknown, None)
+
+    @cached_property
+    def assumed_scores(self) -> str | None:
+        """The first part that does not tell its scores, and is taken to have those of its heads."""
+        d, length = self.config.d_model, self.config.context_length
+        assumed = (
+            place
+            for place, part in self._scoring
+            if not _tells(part) and part.score_width(d, length) is not None
+        )
+        return next(assumed, None)
+
+    @cached_property
+    def _scoring(self) -> tuple[tuple[str, AttentionConfig | BlockConfig], ...]:
+        """The parts whose scores count, with their place and kind in words."""
+        parts: list[tuple[str, AttentionConfig | BlockConfig]] = []
+        for block in (layer.block for layer in self._layers):
+            nested = [(n, inner) for n, inner in block if isinstance(inner, AttentionConfig)]
+            if _tells(block) or not nested:
+                parts.append((f"block '{block.kind}'", block))
+            else:
+                parts += [(f"block.{name} '{inner.kind}'", inner) for name, inner in nested]
+        return tuple(parts)
 
     def bytes(self, bytes_per_parameter: int = 4) -> int:
         """Size of the weights."""
@@ -65,6 +116,12 @@ class Count:
     @cached_property
     def _layers(self) -> tuple[Layer, ...]:
         return tuple(self.config.layer(i) for i in range(self.config.n_layers))
+
+
+def _tells(part: AttentionConfig | BlockConfig) -> bool:
+    """Whether the part's record or class states its scores."""
+    ours = (AttentionConfig.score_width, BlockConfig.score_width)
+    return hasattr(part.module, "score_width") or type(part).score_width not in ours
 
 
 def count(config: ModelConfig) -> Count:

@@ -173,7 +173,7 @@ class Transformer(nn.Module):
                 f"attention_mask has shape {tuple(attention_mask.shape)}, expected "
                 f"({tokens.shape[0]}, {n_keys}): one entry for each token, cached ones included"
             )
-        real = attention_mask.bool()
+        real = real_tokens(attention_mask)
         places = (real.cumsum(-1) - 1).clamp(min=0)[:, start:]
         return real, places
 
@@ -213,6 +213,20 @@ class Transformer(nn.Module):
                 raise BlocklabError(
                     f"{name}: the record counts {said.get(name)}, the module has {built.get(name)}"
                 )
+
+
+def real_tokens(attention_mask: Tensor) -> Tensor:
+    """A mask of 1 for real tokens and 0 for padding as truth values; BlocklabError for others."""
+    if attention_mask.dtype == torch.bool:
+        return attention_mask
+    real = attention_mask == 1
+    # A graph cannot depend on values.
+    if not torch.compiler.is_compiling() and bool((~real & (attention_mask != 0)).any()):
+        raise BlocklabError(
+            "attention_mask holds other values than 1 (a real token) and 0 (padding); a mask that "
+            "is added to scores is another thing"
+        )
+    return real
 
 
 def _tie_again(model: Transformer, _: object) -> None:

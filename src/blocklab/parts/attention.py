@@ -23,9 +23,27 @@ class AttentionConfig(PartConfig):
     slot = "attention"
     default_kind = "causal"
 
-    def score_width(self, d_model: int, context_length: int) -> int:
-        """n_heads * head_dim * keys seen: the size of one token's two score products."""
-        return 0
+    def score_width(self, d_model: int, context_length: int) -> int | None:
+        """n_heads * head_dim * keys seen: the size of one token's two score products.
+
+        A class of the user's own states it by a static method of this name that takes the record,
+        d_model and context_length (0 for a mixing without scores). For one that does not, and has
+        `n_heads` in its record, scores like ours are assumed. None: there is nothing to go by.
+        """
+        return told_score_width(self, d_model, context_length)
+
+
+def told_score_width(part: PartConfig, d_model: int, context_length: int) -> int | None:
+    """What the part's class states, or what the heads in its record come to; else None."""
+    own = getattr(part.module, "score_width", None)
+    if own is not None:
+        return int(own(part, d_model, context_length))
+    fields = {name: value for name, value in part if isinstance(value, int)}
+    n_heads, window = fields.get("n_heads"), fields.get("window")
+    if not n_heads:
+        return None
+    head_dim = fields.get("head_dim") or d_model // n_heads
+    return n_heads * head_dim * min(context_length, window or context_length)
 
 
 @part("attention", "causal")

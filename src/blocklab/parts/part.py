@@ -4,20 +4,21 @@ A part stands in one file: its module, the record nested in it as `Config`, and 
 parameters. `part` registers both under a kind; a user's own part registers the same way.
 """
 
-import inspect
+import importlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
-from pydantic import create_model
 from torch import nn
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.parts.contract import SIZES, constructing, is_ours, require_begun, require_module
+from blocklab.parts.own_record import record_of, require_config_taken
 from blocklab.record import Tagged
 from blocklab.streams import stream_seed
 
@@ -106,9 +107,17 @@ class PartConfig(Tagged):
     """What a module of this slot must be."""
 
     def build(self, *sizes: int) -> nn.Module:
-        """The part's module, freshly constructed by PyTorch's own constructors."""
-        with _own_stream(self.slot):
-            return self._constructed(*sizes)
+        """The part's module, freshly constructed by PyTorch's own constructors.
+
+        Raises BlocklabError, naming the class, when the constructor of a user's own part fails.
+        """
+        with _own_stream(self.slot), constructing(self.module):
+            module = self._constructed(*sizes)
+        require_begun(module)
+        built = _built_inside.get()
+        if built is not None:
+            built[module] = _Built(self, sizes)
+        return module
 
     def _constructed(self, *sizes: int) -> nn.Module:
         if self.takes_config:
@@ -121,8 +130,15 @@ class PartConfig(Tagged):
 
         Ours state them; a user's own part is built without storage and read off.
         """
-        with torch.device("meta"):
-            return specs_of(self.build(*sizes))
+        inside: dict[nn.Module, _Built] = {}
+        token = _built_inside.set(inside)
+        try:
+            with torch.device("meta"):
+                module = self.build(*sizes)
+        finally:
+            _built_inside.reset(token)
+        del inside[module]
+        return _with_writers(module, specs_of(module, inside))
 
     def matrix_parameters(self, *sizes: int) -> int:
         """Parameters that take part in matrix products for one token."""
@@ -133,23 +149,60 @@ class PartConfig(Tagged):
         )
 
 
-def specs_of(module: nn.Module) -> dict[str, Spec]:
-    """Shapes and roles read off a built module: linear maps are matrices, lookup tables are not."""
+class _Built(NamedTuple):
+    """What a part was built from."""
+
+    record: PartConfig
+    sizes: tuple[int, ...]
+
+
+_built_inside: ContextVar[dict[nn.Module, _Built] | None] = ContextVar("built_inside", default=None)
+"""Where the parts are noted that are built while a part's parameters are read off."""
+
+
+def specs_of(
+    module: nn.Module, inside: Mapping[nn.Module, _Built] | None = None
+) -> dict[str, Spec]:
+    """Shapes and roles read off a built module: linear maps are matrices, lookup tables are not.
+
+    `inside` says which modules in it are parts: their records know their roles.
+    """
+    known: dict[str, Role] = {}
     drawn: dict[str, Role] = {}
     for path, inner in module.named_modules():
-        if isinstance(inner, nn.Linear | nn.Embedding):
+        built = (inside or {}).get(inner)
+        if built is not None:
+            specs = under(path, built.record.parameters(*built.sizes))
+            known |= {name: spec.role for name, spec in specs.items()}
+        elif isinstance(inner, nn.Linear | nn.Embedding):
             role: Role = "matrix" if isinstance(inner, nn.Linear) else "position"
             drawn[f"{path}.weight" if path else "weight"] = role
-    specs = {}
+    read = {}
     for name, parameter in module.named_parameters():
         role = drawn.get(name, "other")
         if parameter.ndim < 2:
             role = "bias" if name.endswith("bias") else "gain"
-        specs[name] = Spec(tuple(parameter.shape), role)
-    return specs
+        read[name] = Spec(tuple(parameter.shape), known.get(name, role))
+    return read
 
 
-_SLOTS: dict[str, tuple[type[PartConfig], int]] = {}
+def _with_writers(module: nn.Module, specs: dict[str, Spec]) -> dict[str, Spec]:
+    """The specs with the role of those that the class names as residual writers."""
+    written = dict(specs)
+    for name in getattr(module, "residual_writers", ()):
+        at = f"{type(module).__name__}.residual_writers: '{name}'"
+        if name not in specs:
+            raise BlocklabError(f"{at} is no parameter of it; {nearest(name, specs)}")
+        if len(specs[name].shape) < 2:
+            raise BlocklabError(f"{at} has shape {specs[name].shape}; expected a matrix")
+        written[name] = Spec(specs[name].shape, "writer")
+    return written
+
+
+_SLOTS: dict[str, type[PartConfig]] = {}
+
+_DECLARED_IN = {"block": "blocklab.model.block"}
+"""Slots of rooms above this one, which a user may fill before anything has imported them."""
 
 SlotBase = TypeVar("SlotBase", bound=type[PartConfig])
 Module = TypeVar("Module", bound=type[nn.Module])
@@ -159,7 +212,8 @@ def slot(n_sizes: int) -> Callable[[SlotBase], SlotBase]:
     """Declare a kind of part: its base record, and how many sizes its constructor takes first."""
 
     def declare(base: SlotBase) -> SlotBase:
-        _SLOTS[base.slot] = (base, n_sizes)
+        assert len(SIZES[base.slot]) == n_sizes
+        _SLOTS[base.slot] = base
         return base
 
     return declare
@@ -168,61 +222,51 @@ def slot(n_sizes: int) -> Callable[[SlotBase], SlotBase]:
 def part(slot: str, kind: str) -> Callable[[Module], Module]:
     """Register a module as a part: `@bl.part("norm", "my-norm")`, then `{kind: my-norm}` anywhere.
 
-    The constructor takes the slot's sizes first (norm: d; attention, feed_forward, residual and
-    block: d_model; positions: d_model, context_length). With a nested `Config` it then takes that
-    record; without one its further parameters become the record's fields, so they need a type and
-    a default.
+    The constructor takes the slot's sizes first, and the module acts by forward:
 
-    Raises BlocklabError for an unknown slot, a taken kind, or a constructor that does not fit.
+    - norm: d; forward(x), (..., d) -> (..., d)
+    - feed_forward: d_model; forward(x), (..., d_model) -> (..., d_model)
+    - attention: d_model; forward(x, context), (B, T, d_model) -> (B, T, d_model)
+    - residual: d_model; forward(stream, branch), both (..., d_model) -> (..., d_model)
+    - block: d_model; forward(x, context), (B, T, d_model) -> (B, T, d_model)
+    - positions: d_model, context_length; a subclass of bl.parts.Positions, which acts by whichever
+      of its methods it defines: embed, tables and rotate, score_bias
+
+    With a nested `Config` the constructor takes that record next; without one its further
+    parameters become the record's fields, so they need a type and a default.
+
+    Two attributes of the class say more. `residual_writers = ("down.weight",)` names the matrices
+    whose product is added to the residual stream: `initialization` draws them as it draws ours
+    (kind depth, `residual_writers`). Parts that are built inside have said so themselves.
+    `keeps_promise = False` says that a class derived from one of ours is meant to compute
+    something else than ours promises (its mean square, the keys it sees); a study refuses it
+    otherwise. What a part keeps between two steps belongs in its parameters and buffers, which
+    checkpoints hold.
+
+    Raises BlocklabError for an unknown slot, a taken kind, or a class that does not fit.
     """
+    if slot in _DECLARED_IN and slot not in _SLOTS:
+        importlib.import_module(_DECLARED_IN[slot])
     if slot not in _SLOTS:
-        raise BlocklabError(f"unknown kind of part '{slot}'; {nearest(slot, _SLOTS)}")
-    base, n_sizes = _SLOTS[slot]
+        raise BlocklabError(f"unknown kind of part '{slot}'; {nearest(slot, SIZES)}")
+    base = _SLOTS[slot]
 
     def register(module: Module) -> Module:
-        if not issubclass(module, base.contract):
-            raise BlocklabError(f"{module.__name__} must be a subclass of {base.contract.__name__}")
+        require_module(module, slot, base.contract)
         config = module.__dict__.get("Config")
-        if config is None:
-            config = _config_from_signature(module, base, kind, n_sizes)
+        if config is None or getattr(config, "takes_config", None) is False:  # made here before
+            config = record_of(module, base, kind)
             module.Config = config  # type: ignore[attr-defined]
-        elif not issubclass(config, base):
+        elif not (isinstance(config, type) and issubclass(config, base)):
             raise BlocklabError(f"{module.__name__}.Config must be a {base.__name__}")
         elif config.model_fields["kind"].default != kind:
             raise BlocklabError(
                 f"{module.__name__}.Config must state its kind: Literal['{kind}'] = '{kind}'"
             )
+        elif not is_ours(module):
+            require_config_taken(module, base)
         config.module = module
         config.register(kind)
         return module
 
     return register
-
-
-def _config_from_signature(
-    module: type[nn.Module], base: type[PartConfig], kind: str, n_sizes: int
-) -> type[PartConfig]:
-    parameters = list(inspect.signature(module).parameters.values())
-    fields: dict[str, Any] = {"kind": (Literal[kind], kind)}
-    if len(parameters) < n_sizes:
-        raise BlocklabError(f"{module.__name__}: the constructor must take {n_sizes} size(s) first")
-    for parameter in parameters[n_sizes:]:
-        if parameter.name == "kind" or hasattr(base, parameter.name):
-            raise BlocklabError(
-                f"{module.__name__}: constructor parameter '{parameter.name}' is a word of every "
-                f"{base.__name__}; call it something else"
-            )
-        if parameter.default is inspect.Parameter.empty:
-            raise BlocklabError(
-                f"{module.__name__}: constructor parameter '{parameter.name}' needs a default, "
-                "so that the record can state it"
-            )
-        annotation = parameter.annotation
-        if annotation is inspect.Parameter.empty:
-            annotation = type(parameter.default)
-        fields[parameter.name] = (annotation, parameter.default)
-    config = create_model(
-        f"{module.__name__}Config", __base__=base, __module__=module.__module__, **fields
-    )
-    config.takes_config = False
-    return cast(type[PartConfig], config)

@@ -36,8 +36,9 @@ class Positions(nn.Module):
     """Whether places past context_length mean nothing to a trained model."""
 
     def __init__(
-        self, d_model: int, context_length: int, config: PositionsConfig | None = None
+        self, d_model: int = 0, context_length: int = 0, config: PositionsConfig | None = None
     ) -> None:
+        # Nothing of them is kept: parts of a user's own need not hand them on.
         super().__init__()
 
     def embed(self, positions: Tensor) -> Tensor | None:

@@ -54,7 +54,8 @@ def block_table(found: Inspection) -> Table:
         "positions; norm of all the block's gradients together; entropy of its heads in nats and "
         "the largest score that enters a softmax; hidden units that no position lifts above a "
         "thousandth of the layer's rms, the largest activation in units of that rms, and the share "
-        "beyond six; cross-entropy in nats if the model stopped here.",
+        "beyond six; cross-entropy in nats if the model stopped here, at "
+        f"{found.lens_positions:,} of the positions.",
     )
 
 
@@ -187,7 +188,7 @@ def lens_chart(found: Inspection) -> Chart:
         "logit-lens",
         "Logit lens",
         "The loss if the stream were read after each block: taken through the final norm and the "
-        "head as if it were the last one's.",
+        f"head as if it were the last one's, at {found.lens_positions:,} of the positions.",
         Lines({"loss": curve}, "blocks passed", "cross-entropy, nats"),
     )
 

@@ -4,12 +4,17 @@ import math
 from collections.abc import Sequence
 
 from blocklab.report.curves import best_runs
-from blocklab.report.formats import clean, compact, listed, nats, rate, thousands
+from blocklab.report.formats import clean, compact, listed, nats, rate, real_minus, thousands
 from blocklab.report.words import ENOUGH_SEEDS
+from blocklab.study.rates import search_grid
 from blocklab.study.results import Arm, StudyResult
 
 MOST_EPOCHS = 4.0
 FEWEST_VALIDATION_TOKENS = 100_000
+
+LEFT_OPEN = {"parameters": 0.02, "flops": 0.02, "time": 0.1}
+"""Share of the baseline's size up to which an arm counts as matched: a width in steps of 8, or a
+clock, comes no nearer."""
 
 
 def warnings(result: StudyResult) -> list[str]:
@@ -35,7 +40,44 @@ def warnings(result: StudyResult) -> list[str]:
             f"Only {thousands(facts.validation_tokens)} validation tokens: below 100,000 the "
             "losses themselves are blurred, for all arms alike."
         )
+    if unmatched := _unmatched(result):
+        found.append(
+            f"Not matched by {clean(facts.match)}: {listed(unmatched)}, against "
+            f"{clean(result.baseline.name)}. What such an arm gains or loses may be its size."
+        )
     return found
+
+
+def off_size(match: str, size: float, baseline: float) -> float | None:
+    """By what share of the baseline's an arm's size is off, where matching should leave less.
+
+    Sizes are of what is matched: parameters, FLOPs or seconds. None where it is near enough, or
+    where nothing was to match.
+    """
+    share = size / baseline - 1
+    return share if match in LEFT_OPEN and abs(share) > LEFT_OPEN[match] else None
+
+
+def _unmatched(result: StudyResult) -> list[str]:
+    """`mine (+37 %)` for every variant of another size, wherever it is furthest off."""
+    match = result.facts.match
+    furthest: dict[str, float] = {}
+    rungs = [rung.arms for ladder in result.ladders for rung in ladder.rungs]
+    for base, *others in (result.arms, *result.cells.values(), *rungs):
+        for arm in others:
+            share = off_size(match, _size(arm, match), _size(base, match))
+            if arm.role == "variant" and share is not None:
+                furthest[arm.name] = max(furthest.get(arm.name, 0.0), share, key=abs)
+    return [
+        f"{clean(name)} ({real_minus(f'{100 * share:+.0f}')} %)" for name, share in furthest.items()
+    ]
+
+
+def _size(arm: Arm, match: str) -> float:
+    """Of what is matched; equal for all where it is not known yet."""
+    if match == "time":
+        return 1 / arm.tokens_per_second if arm.tokens_per_second else 1.0
+    return float(arm.flops_per_token if match == "flops" else arm.n_parameters)
 
 
 def limits(result: StudyResult) -> list[tuple[str, str]]:
@@ -116,6 +158,7 @@ def _corpus(result: StudyResult) -> str:
 def _rates(result: StudyResult) -> str:
     rates = [rate(value) for value in result.facts.learning_rates]
     if result.facts.searched:
+        rates = [rate(value) for value in search_grid(result.facts.learning_rates)]
         slacks = [arm.slack for arm in result.arms if arm.slack is not None]
         finite = [slack for slack in slacks if math.isfinite(slack)]
         widest = f" The widest is {nats(max(finite))} nats." if finite else ""
@@ -154,7 +197,10 @@ def _intervals(result: StudyResult) -> str:
         "corpus, another size or another grid of rates. Diverged runs have no place in it."
     )  # fmt: skip
     if result.facts.match != "none":
-        text += f" Arms were matched by {clean(result.facts.match)}; the table shows what is left."
+        but = f", all but {listed(unmatched)}" if (unmatched := _unmatched(result)) else ""
+        text += (
+            f" Arms were matched by {clean(result.facts.match)}{but}; the table shows what is left."
+        )
     return text
 
 

@@ -75,7 +75,7 @@ def _course(plan: Plan, arm: PlannedArm, known: Known) -> Course:
             expected = len(asked) + plan.repeats_in_float32
             return Course(arm, asked, rates, None, undecided, expected)
         losses = {rate: _by_seed(runs, rate, known) for rate in rates}
-        reading = tuned(losses)
+        reading = tuned(losses, search_grid(grid)[0])
         if undecided or reading.add is None:
             again = plan.run_in_float32(arm, reading.rates[1])
             asked = asked if again is None else (*asked, again)

@@ -26,7 +26,6 @@ _BEYOND: Mapping[str, tuple[str, ...]] = {
     "positions": ("layer_positions",),
     "layers": ("block", "layer_positions"),
     "initialization": (EVERYTHING,),
-    "block.kind": ("final_norm",),
     "block.placement": ("block.norm", "final_norm"),
     "block.parallel": ("block.norm", "block.residual"),
     "block.norm": ("final_norm",),
@@ -77,7 +76,7 @@ def leaves(record: Record) -> dict[str, Value]:
 
 def unexplained_leaves(paths: Iterable[str], declared: Iterable[str]) -> list[str]:
     """The record's paths that no declared path reaches."""
-    reaches = [_reach_in_record(path) for path in declared]
+    reaches = [reach for path in declared for reach in _reaches_in_record(path)]
     return [path for path in paths if not any(_is_under(path, reach) for reach in reaches)]
 
 
@@ -101,8 +100,9 @@ def _reaches_in_model(path: str, n_layers: int, standard: bool) -> list[tuple[st
     if path.startswith("blocks."):
         _, index, inner = path.split(".", 2)
         return [(_own_place(f"block.{inner}", standard), range(n_layers)[int(index)])]
-    path = "block.kind" if path == "block" else path
-    beyond = [places for key, places in _BEYOND.items() if _is_under(path, key)]
+    # A whole block brings its norm.
+    part = "block.norm" if path == "block" else path
+    beyond = [places for key, places in _BEYOND.items() if _is_under(part, key)]
     places = [_own_place(path, standard), *(place for some in beyond for place in some)]
     return [(place, None) for place in places]
 
@@ -127,9 +127,15 @@ def _covers(place: str, layer: int | None, path: str) -> bool:
     return place == EVERYTHING or _is_under(path, place)
 
 
-def _reach_in_record(path: str) -> str:
-    """A kind brings all fields of its record; an exception for one block stands among `layers`."""
-    return "layers" if path.startswith("blocks.") else path.removesuffix(".kind")
+def _reaches_in_record(path: str) -> tuple[str, ...]:
+    """A kind brings all fields of its record; an exception for one block stands among `layers`.
+
+    Another kind of block may have no norm to follow: the final norm that stays is then stated.
+    """
+    if path.startswith("blocks."):
+        return ("layers",)
+    place = path.removesuffix(".kind")
+    return (place, "final_norm") if place == "block" else (place,)
 
 
 def _is_under(path: str, place: str) -> bool:

@@ -147,17 +147,17 @@ def tuned_windows(plan: Plan, way: Course, windows_of: WindowsOf) -> dict[int, t
 
 
 def merged_windows(cells: Sequence[Windows]) -> Windows:
-    """Window losses averaged over cells, for the seeds that all have; none where they differ.
+    """Window losses averaged over cells, for the seeds that all have; none where windows differ.
 
-    A nuisance that changes the context cuts the text into other windows.
+    A nuisance that changes the context cuts the text into other windows, if not into more.
     """
     if not cells:
         return {}
     merged: dict[str, dict[int, tuple[Array, Array]]] = {}
     for arm in cells[0]:
         own = [cell[arm] for cell in cells]
-        sizes = {losses.shape for by_seed in own for losses, _ in by_seed.values()}
-        if len(sizes) != 1:
+        cuts = {tuple(n_targets) for by_seed in own for _, n_targets in by_seed.values()}
+        if len(cuts) != 1:
             return {}
         seeds = set.intersection(*(set(by_seed) for by_seed in own))
         merged[arm] = {

@@ -12,8 +12,9 @@ import safetensors.numpy
 
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import locked, write_atomically
-from blocklab.record import Value
+from blocklab.record import Value, first_difference
 from blocklab.study.plan import PlannedRun
+from blocklab.study.plugins import copies_in, sources_of, write_copies
 from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.statistics import Array
 from blocklab.study.study import Study
@@ -35,6 +36,9 @@ FIXED = (
     "budget",
 )
 """What every study in one folder has in common; variants and seeds may be added."""
+
+ASKED = ("baseline", "training", "data", "match", "nuisances", "search")
+"""Those of them that decide which losses were seen; another delta reads the same ones again."""
 
 FACTS = "facts.json"
 
@@ -73,8 +77,8 @@ class StudyFolder:
 
     @property
     def plugins(self) -> tuple[Path, ...]:
-        """Copies of the files that define parts of the user's own."""
-        return tuple(sorted((self.path / "plugins").glob("*.py")))
+        """Copies of the files that define parts of the user's own, each with what it imports."""
+        return copies_in(self.path / "plugins")
 
     def read(self) -> tuple[Study, Circumstances]:
         """The study, and what is known of how it began.
@@ -104,7 +108,7 @@ class StudyFolder:
             return study
         held, circumstances = self.read()
         text = circumstances.text
-        where = first_difference(_fixed(held), _fixed(study))
+        where = first_difference(_of(FIXED, held), _of(FIXED, study))
         if where is None and text.fingerprint != fingerprint:
             where = ("the text of data.corpus", text.fingerprint, fingerprint)
         for field in ("variants", "interactions"):
@@ -140,11 +144,9 @@ class StudyFolder:
         held, _ = self.read()
         numerics = study.numerics or held.numerics
         known: dict[str, Value] = {"numerics": None if numerics is None else numerics.plain()}
-        same = first_difference(_fixed(held), _fixed(study)) is None
-        counts = isinstance(held.seeds, int) and isinstance(study.seeds, int)
-        if same and counts and (self.path / REPORT).exists():
-            fewer = min(held.looks[-1], study.looks[-1] - 1)
-            known["looked"] = max(study.looked, fewer) if study.looks[-1] > held.looks[-1] else 0
+        seen = held.looked or (self.path / REPORT).exists()
+        if seen and first_difference(_of(ASKED, held), _of(ASKED, study)) is None:
+            known["looked"] = self._looked(held, study, "leave --reuse out")
         return Study.parse(study.plain() | known)
 
     def _widened_seeds(self, held: Study, study: Study) -> dict[str, Value]:
@@ -152,26 +154,34 @@ class StudyFolder:
 
         Raises BlocklabError where looking twice was declared, or would be declared too late.
         """
+        looked = self._looked(held, study, "choose another folder with --out")
+        if held.seeds == "two-look" or study.seeds == "two-look":
+            return {}
+        return {"seeds": max(held.seeds, study.seeds), "looked": max(held.looked, looked)}
+
+    def _looked(self, held: Study, study: Study, otherwise: str) -> int:
+        """How many of the study's seeds were looked at, here or before, when others were added.
+
+        Raises BlocklabError where looking twice was declared, or would be declared too late;
+        `otherwise` is what else to do.
+        """
         if held.seeds == "two-look" or study.seeds == "two-look":
             if held.seeds != study.seeds:
                 raise BlocklabError(
                     f"{self.path}: how often the study looks was fixed before it began: seeds is "
-                    f"{held.seeds} there and {study.seeds} here; choose another folder with --out"
+                    f"{held.seeds} there and {study.seeds} here; {otherwise}"
                 )
-            return {}
-        reported = (self.path / REPORT).exists() and study.seeds > held.seeds
-        return {
-            "seeds": max(held.seeds, study.seeds),
-            "looked": held.seeds if reported else held.looked,
-        }
+            return 0
+        added = (self.path / REPORT).exists() and study.seeds > held.seeds
+        before = held.seeds if added else held.looked
+        # Those that were looked at first are a study whose seeds nobody added to.
+        return max(study.looked, before if before < study.seeds else 0)
 
     def write(self, study: Study, circumstances: Circumstances, plugins: Sequence[Path]) -> None:
         """Write the question and its circumstances. Raises RunFailed when the disk refuses."""
         facts = json.dumps(asdict(circumstances), indent=1)
         write_atomically(self.path / FACTS, facts.encode())
-        for file in plugins:
-            (self.path / "plugins").mkdir(exist_ok=True)
-            write_atomically(self.path / "plugins" / file.name, file.read_bytes())
+        write_copies(sources_of(plugins), self.path / "plugins")
         write_atomically(self.study_file, study.resolved().to_yaml().encode())
 
     def _outcome(self, folder: Path) -> RunOutcome | None:
@@ -271,20 +281,6 @@ class StudyFolder:
             yield
 
 
-def first_difference(
-    there: object, here: object, path: str = ""
-) -> tuple[str, object, object] | None:
-    """The first dotted path at which two trees of plain values differ, with both values."""
-    if isinstance(there, Mapping) and isinstance(here, Mapping):
-        for key in [*there, *(k for k in here if k not in there)]:
-            inner = f"{path}.{key}" if path else str(key)
-            found = first_difference(there.get(key), here.get(key), inner)
-            if found is not None:
-                return found
-        return None
-    return None if there == here else (path, there, here)
-
-
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
@@ -296,6 +292,6 @@ def _evenly(n: int) -> list[int]:
     return [round(i * (n - 1) / (LOOKS_KEPT - 1)) for i in range(LOOKS_KEPT)]
 
 
-def _fixed(study: Study) -> dict[str, Value]:
+def _of(names: Sequence[str], study: Study) -> dict[str, Value]:
     plain = study.resolved().plain()
-    return {name: plain[name] for name in FIXED}
+    return {name: plain[name] for name in names}

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blocklab.study.statistics import SIGNIFICANT, Estimate, paired
-from blocklab.study.verdict import FEWEST_SEEDS, ArmEvidence, enough_pairs, interval_text, pairs
+from blocklab.study.verdict import (
+    FEWEST_SEEDS,
+    ArmEvidence,
+    enough_pairs,
+    interval_text,
+    pairs,
+    within_slack,
+)
 
 InteractionWord = Literal[
     "exploratory",
@@ -74,6 +81,6 @@ def _word(found: Estimate | None, why: str, n_complete: int, n_planned: int) -> 
         return "undecided"
     if found is None or not enough_pairs(n_complete, n_planned):
         return "too few complete pairs"
-    if found.p >= SIGNIFICANT or abs(found.mean) <= found.slack:
+    if found.p >= SIGNIFICANT or within_slack(found):
         return "no interaction found"
     return "together better than the sum" if found.mean < 0 else "together worse than the sum"

@@ -14,7 +14,13 @@ import numpy as np
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, estimate, paired
-from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text, require_slack
+from blocklab.study.verdict import (
+    FEWEST_SEEDS,
+    enough_pairs,
+    interval_text,
+    require_slack,
+    within_slack,
+)
 
 TrendWord = Literal["exploratory", "flips", "grows", "fades", "no trend resolved"]
 
@@ -44,7 +50,7 @@ class Trend:
 
     word: TrendWord
     reason: str
-    """Why a rung cannot be used; empty otherwise."""
+    """Why a rung cannot be used, or what lies within its slack; empty otherwise."""
     slope: Estimate | None
     """Nats for each factor e of size; None where a rung cannot be used."""
     rungs: tuple[Estimate | None, ...]
@@ -82,7 +88,8 @@ def trend(
     arms' slacks widen it, each by |w_s|.
 
     *flips* is asked first, as a slope through an effect that changes its sign always has the sign
-    of the last one. "Significant" of an end is two-sided p < 0.05 of that end alone.
+    of the last one. "Significant" of an end is two-sided p < 0.05 of that end alone. Neither an end
+    nor a slope that is within its slack carries a word.
 
     Args:
         seeds: those that every rung planned, fixed beforehand; under five nothing is claimed.
@@ -104,22 +111,35 @@ def trend(
             return Trend(word, f"size {rung.size:g}: too few complete pairs", None, effects)
     known = [effect for effect in effects if effect is not None]
     slope = _slope(sizes, known, level)
+    reason = ""
     if not explores:
         word = _word(slope, known[0], known[-1])
-    return Trend(word, "", slope, effects)
+        reason = _hidden(slope, known[0], known[-1]) if word == "no trend resolved" else ""
+    return Trend(word, reason, slope, effects)
 
 
 def _word(slope: Estimate, first: Estimate, last: Estimate) -> TrendWord:
     ends_differ = first.mean * last.mean < 0
-    if ends_differ and max(end.p_with_sign(end.mean) for end in (first, last)) < SIGNIFICANT:
+    if ends_differ and all(_shown(end, end.p_with_sign(end.mean)) for end in (first, last)):
         return "flips"
-    if slope.low <= 0 <= slope.high:
+    if slope.low <= 0 <= slope.high or within_slack(slope):
         return "no trend resolved"
-    if slope.mean * last.mean > 0 and last.p < SIGNIFICANT:
+    if slope.mean * last.mean > 0 and _shown(last, last.p):
         return "grows"
-    if slope.mean * first.mean < 0 and first.p < SIGNIFICANT:
+    if slope.mean * first.mean < 0 and _shown(first, first.p):
         return "fades"
     return "no trend resolved"
+
+
+def _shown(effect: Estimate, p: float) -> bool:
+    return p < SIGNIFICANT and not within_slack(effect)
+
+
+def _hidden(slope: Estimate, first: Estimate, last: Estimate) -> str:
+    """What would be significant if it were not within its slack."""
+    found = (("slope", slope), ("first effect", first), ("last effect", last))
+    hidden = [name for name, one in found if one.p < SIGNIFICANT and within_slack(one)]
+    return f"within the slack: {', '.join(hidden)}" if hidden else ""
 
 
 def _effect(rung: Rung, seeds: Sequence[int], level: float) -> Estimate | None:

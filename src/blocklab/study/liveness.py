@@ -4,8 +4,10 @@ Untrained models are built, taken apart and probed; the first finding is an erro
 variant. Not for what training brings: see `training.stability`.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -29,7 +31,7 @@ from blocklab.study.differences import (
     unexplained_leaves,
     unexplained_places,
 )
-from blocklab.study.plan import Plan, PlannedArm
+from blocklab.study.plan import Plan, PlannedArm, settings
 from blocklab.study.probes import PROBE_SEED
 from blocklab.study.study import StudyTraining
 from blocklab.training.numerics import using_threads
@@ -104,13 +106,42 @@ def require_differences(plan: Plan) -> tuple[Difference, ...]:
     trains; when a declared path takes no effect; when something differs that no declared path
     explains; when a part is not called, gets no gradient, sees the future or does not do what its
     kind says; when the optimiser misses a parameter; when the loss at step 0 is above ln V + 1.
+    Raises it too when two settings of the nuisances train the same.
     """
     # Threads that wait for one another on busy cores made it 30 times slower (measured).
     largest = max(count(arm.config).total for arm in plan.arms)
     threads = 1 if largest < SMALL else torch.get_num_threads()
     # A part that a user wrote again is the same part, whoever multiplies.
     with using_threads(threads), in_plain_torch():
-        return tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
+        found = tuple(_differences([arm for arm in plan.arms if arm.role != "placebo"]))
+        if plan.study.nuisances:
+            _require_different_settings(plan)
+        return found
+
+
+def _require_different_settings(plan: Plan) -> None:
+    """Two records may be one model: null and what it resolves to. Asked once, of the first cell."""
+    cells = settings(plan)
+    if plan.arms[0].cell != cells[0].arms[0].cell:
+        return
+    known: dict[tuple[str, str], Computes] = {}
+
+    def computes(arm: PlannedArm) -> Computes:
+        key = (arm.name, arm.cell)
+        if key not in known:
+            known[key] = _computes(arm.config)
+        return known[key]
+
+    def alike(arm: PlannedArm, other: PlannedArm) -> bool:
+        recipes = (arm.config, arm.training), (other.config, other.training)
+        return _steps_alike(*recipes) and computes(arm) == computes(other)
+
+    for one, other in itertools.combinations(cells, 2):
+        if all(alike(*pair) for pair in zip(one.arms, other.arms, strict=True)):
+            raise BlocklabError(
+                f"nuisances: every arm trains the same at {one.arms[0].cell} as at "
+                f"{other.arms[0].cell}, in other words; drop one"
+            )
 
 
 def _differences(arms: Sequence[PlannedArm]) -> Iterator[Difference]:
@@ -131,6 +162,15 @@ def _differences(arms: Sequence[PlannedArm]) -> Iterator[Difference]:
         _require_declared(difference, arm, baseline, name)
         idle = _idle_paths(arm, baseline, examined.computes, name)
         yield replace(difference, idle=idle)
+
+
+def carried_over(cell: Plan, name: str) -> str:
+    """What an arm's changes of kind keep of the baseline without saying so, to end a sentence."""
+    baseline = cell.arms[0]
+    changes = next(arm.changes for arm in cell.arms if arm.name == name)
+    model = {path: value for path, value in changes.items() if not path.startswith("training.")}
+    kept = "; ".join(found.sentence for found in baseline.config.kept(model))
+    return f"; of the baseline's, {kept}" if kept else ""
 
 
 def _require_another_record(arm: PlannedArm, baseline: PlannedArm, name: str) -> None:
@@ -156,15 +196,26 @@ def _require_effect(
     )
 
 
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """What is wrong inside is said of this arm."""
+    try:
+        yield
+    except BlocklabError as error:
+        raise BlocklabError(f"{name}: {error}") from error
+
+
 def _examined(arm: PlannedArm, name: str) -> _Examined:
     """Build and probe one arm; the first finding is raised under its name."""
     try:
-        model = Transformer(arm.config, seed=PROBE_SEED)
-        built, logits = anatomy(model), probes.evaluated(model)
+        with _named(name):
+            model = Transformer(arm.config, seed=PROBE_SEED)
+            built, logits = anatomy(model), probes.evaluated(model)
         _raise_first(name, probes.starts_too_high(model, logits))
         _raise_first(name, part_probes.norm_statistics(model))
         probes.shake(model)
-        traced = probes.training_pass(model)
+        with _named(name):
+            traced = probes.training_pass(model)
         for findings in (
             probes.never_called(model, traced),
             probes.without_gradient(model, traced),
@@ -281,8 +332,8 @@ def _without_schedule(config: ModelConfig, training: StudyTraining) -> dict[str,
     effect: dict[str, object] = {
         name: getattr(training, name) for name in StudyTraining.model_fields
     }
-    # Evaluations on the way move nothing; a length is what it comes to.
-    for name in ("tokens", "evaluate_every", "schedule"):
+    # Evaluations and looks on the way move nothing; a length is what it comes to.
+    for name in ("tokens", "evaluate_every", "inspect_every", "schedule"):
         del effect[name]
     return effect | {"steps": training.n_steps(config.context_length) or 0}
 

@@ -16,7 +16,8 @@ def parameters(config: ModelConfig) -> int:
 
 
 def flops(config: ModelConfig) -> int:
-    return count(config).flops_per_token()
+    """Raises BlocklabError where a part of the user's own does not tell its scores."""
+    return count(config).known_flops_per_token()
 
 
 MEASURES: Mapping[str, Callable[[ModelConfig], int]] = {"parameters": parameters, "flops": flops}

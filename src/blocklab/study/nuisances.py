@@ -14,7 +14,13 @@ from typing import Literal
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, holm, mean, paired
-from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, interval_text, require_slack
+from blocklab.study.verdict import (
+    FEWEST_SEEDS,
+    enough_pairs,
+    interval_text,
+    require_slack,
+    within_slack,
+)
 
 Dependence = Literal["flips", "size depends", "not shown to depend"]
 
@@ -51,7 +57,8 @@ class FactorFinding:
     by_level: Mapping[str, Estimate]
     """The effect at each level, over the combinations that have all levels."""
     p: float | None
-    """Of the contrast between levels, adjusted for the pairs of levels and (Holm) the factors."""
+    """Of the contrast between levels, adjusted for the pairs of levels and (Holm) the factors; 1
+    where it is within its slack."""
 
     @property
     def sentence(self) -> str:
@@ -131,7 +138,8 @@ def nuisance_finding(
     opposite signs at two levels, each one-sided p < 0.05/F over F factors; a factor with L > 2
     levels has L - 1 chances to find one sign beside a true other, and pays for them. *size
     depends*: paired t on the per-seed contrast of two levels, times the pairs of levels, Holm
-    over the factors. Slack of an arm counts against each of them.
+    over the factors. Slack of an arm counts against each of them, and none is said of an effect
+    or a contrast that is within it.
 
     Raises BlocklabError when cells name different factors or one combination comes twice.
     """
@@ -195,7 +203,7 @@ def _values(cells: Sequence[Cell], seeds: Iterable[int]) -> list[float]:
 def _agrees(cell: Cell, sign: float) -> bool:
     values = _values([cell], cell.differences)
     here = paired(values, cell.slack_variant, cell.slack_baseline)
-    return here.p_with_sign(sign) < SIGNIFICANT
+    return here.p_with_sign(sign) < SIGNIFICANT and not within_slack(here)
 
 
 def _average(
@@ -248,11 +256,12 @@ def _findings(factors: Sequence[str], matched: Sequence[Cell]) -> tuple[FactorFi
 def _contrasts(
     by_level: Mapping[str, Sequence[Cell]], seeds: Sequence[int]
 ) -> dict[tuple[str, str], float]:
-    """p value of the per-seed difference between each two levels."""
-    return {
-        (first, second): _average([(1.0, by_level[first]), (-1.0, by_level[second])], seeds).p
+    """p value of the per-seed difference between each two levels; 1 within its slack."""
+    found = {
+        (first, second): _average([(1.0, by_level[first]), (-1.0, by_level[second])], seeds)
         for first, second in itertools.combinations(by_level, 2)
     }
+    return {pair: 1.0 if within_slack(one) else one.p for pair, one in found.items()}
 
 
 def _finding(
@@ -275,7 +284,10 @@ def _finding(
 
 def _opposite(by_level: Mapping[str, Estimate], threshold: float) -> tuple[str, ...]:
     """The levels with the surest positive and the surest negative effect, if both are sure."""
-    up = min(by_level, key=lambda level: by_level[level].p_positive)
-    down = min(by_level, key=lambda level: by_level[level].p_negative)
+    shown = [level for level, effect in by_level.items() if not within_slack(effect)]
+    if not shown:
+        return ()
+    up = min(shown, key=lambda level: by_level[level].p_positive)
+    down = min(shown, key=lambda level: by_level[level].p_negative)
     sure = max(by_level[up].p_positive, by_level[down].p_negative) < threshold
     return (up, down) if sure else ()

@@ -1,7 +1,8 @@
 """What one kind of part promises, and whether it keeps it: keys seen, places told apart, the
 identity path, the statistics of a norm.
 
-A promise goes with the class: a part derived from ours has made it, a user's own part has not.
+A promise goes with the class: a part derived from ours has made it, unless it says otherwise by
+`keeps_promise = False`; a user's own part has not.
 `probes` holds what must be true of any parts.
 """
 
@@ -13,21 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from blocklab.model.block import StandardBlock
-from blocklab.model.evaluation import evaluating
 from blocklab.model.layers import Layer
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.context import AttentionContext
+from blocklab.parts.contract import is_ours
 from blocklab.parts.feed_forward import FeedForwardConfig
 from blocklab.parts.norm import DynamicTanh, LayerNorm, NoNorm, NormConfig, RMSNorm
+from blocklab.parts.part import PartConfig
 from blocklab.parts.positions import NoPositions
 from blocklab.parts.residual import Add, NoResidual, ResidualConfig, Scaled
+from blocklab.study.own_faults import faults_named
 from blocklab.study.probes import (
     PROBE_LENGTH,
     PROBE_SEED,
     ROUNDING,
     parts_of,
     probe_tokens,
+    probing,
     same_bits,
 )
 
@@ -49,6 +53,24 @@ class _Attention:
         return self.module(x, context)  # type: ignore[no-any-return]
 
 
+def _promises(part: nn.Module | PartConfig, *ours: type) -> bool:
+    """Whether a part, or a record's, is one of these and has not said that it is another thing."""
+    module = part.module if isinstance(part, PartConfig) else type(part)
+    return isinstance(part, ours) and getattr(module, "keeps_promise", True)
+
+
+def _whose(part: nn.Module | PartConfig) -> str:
+    """Of a derived class: where its promise comes from, and how it is given up."""
+    module = part.module if isinstance(part, PartConfig) else type(part)
+    if is_ours(module):
+        return ""
+    base = next(cls for cls in type(part).__mro__ if is_ours(cls)).__qualname__.split(".")[0]
+    return (
+        f". {module.__name__} is derived from {base}, which promises otherwise; if that is meant, "
+        "write keeps_promise = False in the class"
+    )
+
+
 def norm_statistics(model: Transformer) -> Iterator[str]:
     """Whether our norms give what they are named for; before the model is shaken, gains being 1."""
     norms = parts_of(model, NormConfig)
@@ -62,15 +84,19 @@ def norm_statistics(model: Transformer) -> Iterator[str]:
 
     hooks = [norm.register_forward_hook(keep(path)) for path, norm in norms.items()]
     try:
-        with torch.no_grad(), evaluating(model):
+        with probing(model):
             model(probe_tokens(model, PROBE_LENGTH))
     finally:
         for hook in hooks:
             hook.remove()
     for path, (x, y) in seen.items():
+        if not _promises(norms[path], nn.Module):
+            continue
         wrong = _wrong_statistics(norms[path], x.double(), y.double())
         if wrong is not None:
-            yield f"{path} does not normalise as its kind says: {wrong}"
+            whose = _whose(norms[path])
+            as_said = "as its base does" if whose else "as its kind says"
+            yield f"{path} does not normalise {as_said}: {wrong}{whose}"
 
 
 def _wrong_statistics(norm: nn.Module, x: Tensor, y: Tensor) -> str | None:
@@ -95,8 +121,13 @@ def _wrong_statistics(norm: nn.Module, x: Tensor, y: Tensor) -> str | None:
 def wrong_keys(model: Transformer) -> Iterator[str]:
     """A causal attention whose queries see other keys than themselves and the window before."""
     widest = max((a.window or 0 for a in _causal(model)), default=0)
-    for attention in _one_of_each(_attentions(model, max(PROBE_LENGTH, 2 * widest)), model):
-        if not isinstance(attention.module, CausalAttention):
+    with faults_named(model):
+        yield from _wrong_keys(model, max(PROBE_LENGTH, 2 * widest))
+
+
+def _wrong_keys(model: Transformer, length: int) -> Iterator[str]:
+    for attention in _one_of_each(_attentions(model, length), model):
+        if not _promises(attention.module, CausalAttention):
             continue
         length = attention.x.shape[1]
         for query in sorted({length // 2, length - 1}):
@@ -108,6 +139,7 @@ def wrong_keys(model: Transformer) -> Iterator[str]:
                 yield (
                     f"{attention.path}: with {said} the query at place {query} sees "
                     f"{len(seen)} keys ({_spans(seen)}), expected {query + 1 - first}"
+                    f"{_whose(attention.module)}"
                 )
                 break
 
@@ -134,23 +166,30 @@ def wrong_places(model: Transformer) -> Iterator[str]:
     config = model.config
     entering, logits = _of_one_token_repeated(model)
     by_embedding = bool((entering != entering[:1]).any())
-    if isinstance(config.positions, NoPositions.Config) and _is_all_ours(model):
+    if _promises(config.positions, NoPositions.Config) and _is_all_ours(model):
         apart = (logits - logits[:1]).abs().max() > ROUNDING * logits.abs().max()
         if by_embedding or apart:
             yield (
                 f"positions '{config.positions.kind}': the logits of a repeated token differ from "
-                "place to place"
+                f"place to place{_whose(config.positions)}"
             )
+    with faults_named(model):
+        yield from _wrong_order(model, by_embedding)
+
+
+def _wrong_order(model: Transformer, by_embedding: bool) -> Iterator[str]:
+    config = model.config
     for attention in _one_of_each(_attentions(model, PROBE_LENGTH), model):
         positions = config.layer(_block_of(attention.path)).positions
         by_order = _notices_order(attention, _window_of(model, attention))
         if by_order is None:
             continue
         if isinstance(positions, NoPositions.Config):
-            if by_order and isinstance(attention.module, CausalAttention):
+            promised = _promises(positions, NoPositions.Config)
+            if by_order and promised and _promises(attention.module, CausalAttention):
                 yield (
                     f"positions '{positions.kind}': {attention.path} notices in which order "
-                    "the keys before a query stand"
+                    f"the keys before a query stand{_whose(positions)}"
                 )
         elif not by_order and not by_embedding:
             yield (
@@ -165,7 +204,7 @@ def _of_one_token_repeated(model: Transformer) -> tuple[Tensor, Tensor]:
     entering: list[Tensor] = []
     hook = model.blocks[0].register_forward_pre_hook(lambda _, inputs: entering.append(inputs[0]))
     try:
-        with torch.no_grad(), evaluating(model):
+        with probing(model):
             logits = model(torch.zeros((1, length), dtype=torch.long))
     finally:
         hook.remove()
@@ -196,11 +235,14 @@ def wrong_identity_path(model: Transformer) -> Iterator[str]:
     if cut and alive:
         yield (
             f"residual '{cut[0].kind}': the stream still comes through where every branch is "
-            "silent; the identity path is not gone"
+            f"silent; the identity path is not gone{_whose(cut[0])}"
         )
     if not cut and not alive:
-        kind = layers[0].block.residual.kind  # type: ignore[attr-defined]
-        yield f"residual '{kind}': nothing of the stream comes through where every branch is silent"
+        residual: PartConfig = layers[0].block.residual  # type: ignore[attr-defined]
+        yield (
+            f"residual '{residual.kind}': nothing of the stream comes through where every branch "
+            f"is silent{_whose(residual)}"
+        )
 
 
 def _identity_path(model: Transformer) -> bool:
@@ -213,7 +255,7 @@ def _identity_path(model: Transformer) -> bool:
     hooks = [branch.register_forward_hook(silence) for branch in branches]
     tokens = torch.arange(min(model.config.rows, 8))[:, None]  # (B, 1)
     try:
-        with torch.no_grad(), evaluating(model):
+        with probing(model):
             features = model.features(tokens)
     finally:
         for hook in hooks:
@@ -224,7 +266,7 @@ def _identity_path(model: Transformer) -> bool:
 def _has_known_residual(layer: Layer) -> bool:
     block = layer.block
     known = (Add.Config, NoResidual.Config, Scaled.Config)
-    return isinstance(block, StandardBlock.Config) and isinstance(block.residual, known)
+    return isinstance(block, StandardBlock.Config) and _promises(block.residual, *known)
 
 
 def _is_cut(layer: Layer) -> bool:
@@ -248,7 +290,7 @@ def _attentions(model: Transformer, length: int) -> list[_Attention]:
     parts = parts_of(model.blocks, AttentionConfig)
     hooks = [p.register_forward_pre_hook(keep(f"blocks.{path}")) for path, p in parts.items()]
     try:
-        with torch.no_grad(), evaluating(model):
+        with probing(model):
             model(probe_tokens(model, length))
     finally:
         for hook in hooks:

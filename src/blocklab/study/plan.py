@@ -14,7 +14,7 @@ from blocklab.study.matching import MEASURES, WIDTH, matched
 from blocklab.study.plugins import used_by
 from blocklab.study.results import IN_FLOAT32, ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
-from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining
+from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining, is_of_the_study
 from blocklab.training.numerics import Numerics
 from blocklab.training.run import RunSpec
 from blocklab.training.trainer import resolved_vocabulary
@@ -159,7 +159,7 @@ class Plan:
             metrics=self.study.metrics,
             draw=arm.draw,
             numerics=numerics,
-            plugins=used_by(arm.config, self.plugins),
+            plugins=used_by(arm.config, self.plugins) | used_by(arm.training, self.plugins),
         )
 
 
@@ -179,6 +179,7 @@ def plan(study: Study, text: Text, plugins: Mapping[str, str] | None = None) -> 
     Raises BlocklabError naming the variant, the nuisance, or the rung that is wrong.
     """
     made = _plan(study, text, plugins or {})
+    _require_different_cells(made)
     ladder = tuple(_rungs(made))
     _require_different_sizes(made, ladder)
     return replace(made, ladder=ladder)
@@ -189,6 +190,29 @@ def _plan(study: Study, text: Text, plugins: Mapping[str, str], rung: str = "") 
     for levels in _cells(study):
         arms += _arms_of_cell(study, text, levels, rung)
     return Plan(study, text, tuple(arms), dict(plugins), rung)
+
+
+def settings(cell: Plan) -> tuple[Plan, ...]:
+    """All cells of the plan that `cell` is one of."""
+    return _plan(cell.study, cell.text, cell.plugins, cell.rung).cells
+
+
+def _require_different_cells(made: Plan) -> None:
+    """Two cells with the same runs would say of a nuisance that nothing depends on it."""
+    seen: dict[tuple[str, str], PlannedArm] = {}
+    for arm in made.arms if made.study.nuisances else ():
+        # Not `run`, which knows a cell by its words: two values may have the same ones.
+        run = made._spec(arm, 1, arm.training.learning_rates[0], made.numerics).id
+        other = seen.setdefault((arm.name, run), arm)
+        if other is arm:
+            continue
+        where = f"trains the same at {other.cell} as at {arm.cell}"
+        if arm.role == "variant":
+            raise BlocklabError(
+                f"variants.{arm.name}: {where}: what it sets overrides the nuisance; it cannot be "
+                "both"
+            )
+        raise BlocklabError(f"nuisances: every arm {where}; drop one")
 
 
 def _rungs(whole: Plan) -> Iterator[PlannedRung]:
@@ -267,6 +291,7 @@ def _arms_of_cell(study: Study, text: Text, levels: Changes, rung: str) -> Itera
         config, recipe = _changed(study.baseline.config(), study.training, levels)
     except BlocklabError as error:
         raise BlocklabError(f"nuisances: {error}") from None
+    _require_room(config, text)
     baseline = PlannedArm(
         study.baseline.name,
         "baseline",
@@ -278,13 +303,23 @@ def _arms_of_cell(study: Study, text: Text, levels: Changes, rung: str) -> Itera
         raise BlocklabError("training.tokens: how long? give it, or training.steps")
     yield baseline
     for name, changes in study.variants.items():
-        yield _variant(name, changes, baseline, study, rung)
+        yield _variant(name, changes, baseline, study, text, rung)
     if study.placebo:
         yield replace(baseline, name=PLACEBO, role="placebo", draw=PLACEBO)
 
 
+def _require_room(config: ModelConfig, text: Text) -> None:
+    """A nuisance or a rung may ask for a longer context than the baseline has."""
+    shortest = min(text.train_tokens, text.validation_tokens)
+    if 0 < shortest <= config.context_length:
+        raise BlocklabError(
+            f"context_length: {config.context_length}: one window needs a token more, and the "
+            f"shorter part of the text has {shortest:,}; give more text or a shorter context"
+        )
+
+
 def _variant(
-    name: str, changes: Changes, baseline: PlannedArm, study: Study, rung: str
+    name: str, changes: Changes, baseline: PlannedArm, study: Study, text: Text, rung: str
 ) -> PlannedArm:
     if any(path.split(".")[0] == "data" or path == SWEPT for path in changes):
         raise BlocklabError(
@@ -293,22 +328,52 @@ def _variant(
         )
     try:
         config, recipe = _changed(baseline.config, baseline.training, changes)
+        # Of a text that is not read yet the vocabulary is only assumed.
+        if config.vocab_size is None or text.train_tokens:
+            config = resolved_vocabulary(config, text.vocab_size)
+        _require_the_same_windows(config, baseline.config)
+        fitted = config
+        if config != baseline.config and not states_width(changes, config):
+            measure = MEASURES.get(study.match)
+            timed = study.widths.get(width_key(name, baseline, rung))
+            if measure is not None:
+                fitted = matched(config, measure(baseline.config), measure)
+            elif timed is not None:
+                fitted = config.with_changes({WIDTH: timed})
     except BlocklabError as error:
         raise BlocklabError(f"variants.{name}: {error}") from None
-    fitted = config
-    if WIDTH not in changes and config != baseline.config:
-        measure = MEASURES.get(study.match)
-        timed = study.widths.get(width_key(name, baseline, rung))
-        if measure is not None:
-            fitted = matched(config, measure(baseline.config), measure)
-        elif timed is not None:
-            fitted = config.with_changes({WIDTH: timed})
     solved: Changes = {}
     if fitted != config:
         solved[WIDTH] = fitted.block.feed_forward.d_ff  # type: ignore[attr-defined]
     return PlannedArm(
         name, "variant", fitted, recipe, dict(changes), solved, levels=baseline.levels
     )
+
+
+def _require_the_same_windows(config: ModelConfig, baseline: ModelConfig) -> None:
+    if config.context_length != baseline.context_length:
+        raise BlocklabError(
+            f"context_length: a variant cannot change it ({baseline.context_length} to "
+            f"{config.context_length}): its loss would be over other windows, in which each token "
+            "is predicted from more or less text. Set it in the baseline, or name it under "
+            "nuisances, where all arms of a comparison have it"
+        )
+
+
+def states_width(changes: Changes, config: ModelConfig) -> bool:
+    """Whether the feed-forward width of a changed config is a number that its changes state, by
+    its own path or inside a mapping: it is then left as it is."""
+    width = getattr(getattr(config.block, "feed_forward", None), "d_ff", None)
+    return width is not None and width in _stated_widths(changes)
+
+
+def _stated_widths(changes: Changes) -> Iterator[object]:
+    for path, value in changes.items():
+        if f"{WIDTH}.".startswith(f"{path}."):
+            stated: object = value
+            for step in WIDTH.removeprefix(path).split(".")[1:]:
+                stated = stated.get(step) if isinstance(stated, Mapping) else None
+            yield stated
 
 
 def width_key(variant: str, baseline: PlannedArm, rung: str) -> str:
@@ -320,6 +385,10 @@ def _changed(
     config: ModelConfig, training: StudyTraining, changes: Changes
 ) -> tuple[ModelConfig, StudyTraining]:
     """Both records with the changes that address them."""
+    for path in filter(is_of_the_study, changes):
+        raise BlocklabError(
+            f"{path}: belongs to the study, not to an arm; state it in the study's file, outside"
+        )
     model = {path: value for path, value in changes.items() if path.split(".")[0] != "training"}
     recipe = {
         path.removeprefix("training."): value

@@ -5,6 +5,7 @@ any parts, the user's own too; what only one kind of part promises is probed in 
 are run on a `shaken` model, where no first value of 0 or 1 hides what a part computes.
 """
 
+import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
 from blocklab.parts.residual import ResidualConfig
 from blocklab.streams import stream_seed
+from blocklab.study.own_faults import faults_named
 from blocklab.training.loss import next_token_loss
 from blocklab.training.optimizer import OptimizerConfig, checked_groups
 from blocklab.training.trainer import named_parameters
@@ -41,6 +43,11 @@ PROBE_LENGTH = 64
 
 ROUNDING = 1e-4
 """A difference relative to the values themselves that float32 can make and no part should."""
+
+KEEPS_STATE = (
+    "it keeps something from pass to pass that no checkpoint holds; keep it in a buffer "
+    "(self.register_buffer), so that a run can be resumed"
+)
 
 CALLED: tuple[type[PartConfig], ...] = (
     BlockConfig,
@@ -89,6 +96,33 @@ def parts_of(model: nn.Module, *slots: type[PartConfig]) -> dict[str, nn.Module]
     return {path: module for path, module in model.named_modules() if isinstance(module, modules)}
 
 
+@contextmanager
+def state_kept(model: nn.Module) -> Iterator[None]:
+    """Buffers are afterwards what they were: a part of the user's own may move its own."""
+    kept = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if name not in module._non_persistent_buffers_set
+    ]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for module, name, buffer, before in kept:
+                setattr(module, name, buffer.copy_(before))
+
+
+@contextmanager
+def probing(model: nn.Module) -> Iterator[None]:
+    """A look at what a model computes in evaluation, which leaves it as it was.
+
+    Raises BlocklabError, naming the part, where one of the user's own fails.
+    """
+    with faults_named(model), state_kept(model), torch.no_grad(), evaluating(model):
+        yield
+
+
 @dataclass(frozen=True)
 class TrainingPass:
     """One forward and backward pass in training mode, over whole contexts."""
@@ -108,23 +142,27 @@ def training_pass(model: Transformer) -> TrainingPass:
         part.register_forward_hook(lambda *_, path=path: called.add(path))
         for path, part in parts_of(model, *CALLED).items()
     ]
-    try:
-        with seeded():
-            hidden = model.train().features(tokens)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    model.zero_grad()
-    # As a training step takes it: all logits at once would be several times what that needs.
-    loss = next_token_loss(model.head, hidden.flatten(0, 1), tokens.roll(-1, 1).flatten())
-    loss.loss.backward()  # type: ignore[no-untyped-call]
+    with faults_named(model), state_kept(model):
+        try:
+            with seeded():
+                hidden = model.train().features(tokens)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        model.zero_grad()
+        # As a training step takes it: all logits at once would be several times what that needs.
+        loss = next_token_loss(model.head, hidden.flatten(0, 1), tokens.roll(-1, 1).flatten())
+        loss.loss.backward()  # type: ignore[no-untyped-call]
     gradients = {path: p.grad for path, p in model.named_parameters() if p.requires_grad}
     return TrainingPass(loss.rows, gradients, frozenset(called))
 
 
 def evaluated(model: Transformer) -> Tensor:
-    """Logits without dropout, over whole contexts: a window shows only beyond its length."""
-    with torch.no_grad(), evaluating(model):
+    """Logits without dropout, over whole contexts: a window shows only beyond its length.
+
+    Raises BlocklabError, naming the part, where one of the user's own fails.
+    """
+    with probing(model):
         return model(probe_tokens(model))  # type: ignore[no-any-return]
 
 
@@ -136,12 +174,24 @@ def start_loss(logits: Tensor, tokens: Tensor) -> float:
 def starts_too_high(model: Transformer, logits: Tensor) -> Iterator[str]:
     """A loss at step 0 more than 1 nat above guessing evenly, from the untouched model's logits."""
     loss, uniform = start_loss(logits, probe_tokens(model)), math.log(model.config.rows)
-    if not loss <= uniform + 1:
+    if not math.isfinite(loss):
+        yield f"the loss at step 0 is {loss:.2f} nats: {_first_not_finite(model)}"
+    elif loss > uniform + 1:
         yield (
             f"the loss at step 0 is {loss:.2f} nats, more than 1 above ln V = {uniform:.2f}; "
             "draw the head or the residual writers smaller (initialization.head_std, "
             "initialization.residual_writers)"
         )
+
+
+def _first_not_finite(model: Transformer) -> str:
+    """Where an untouched model first has a value that is no finite number."""
+    for path, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if not tensor.isfinite().all():
+            return f"{path} starts with values that are not finite"
+    outputs = _outputs(model, probe_tokens(model), training=False)
+    found = (path for path, output in outputs.items() if not output.isfinite().all())
+    return f"{next(found, 'the loss')} is the first with values that are not finite"
 
 
 def never_called(model: Transformer, traced: TrainingPass) -> Iterator[str]:
@@ -181,7 +231,7 @@ def _moving_their_block(model: Transformer, names: list[str]) -> set[str]:
         return set()
     parameters = [model.get_parameter(name) for name in names]
     moving: set[str] = set()
-    with seeded(), evaluating(model):
+    with faults_named(model), seeded(), evaluating(model):
         for output in filter(lambda output: output.requires_grad, _segments(model)):
             total = (output * torch.randn(output.shape)).sum()
             gradients = torch.autograd.grad(total, parameters, allow_unused=True)
@@ -266,7 +316,7 @@ def _outputs(
         part.register_forward_hook(keep(path)) for path, part in parts_of(model, *CALLED).items()
     ]
     try:
-        with torch.no_grad(), seeded(seed), evaluating(model):
+        with probing(model), seeded(seed):
             logits = model.train(training)(tokens)
     finally:
         for hook in hooks:
@@ -281,21 +331,40 @@ def _apart(one: Tensor, other: Tensor) -> float:
 
 
 def draws_wrongly(model: Transformer) -> Iterator[str]:
-    """Dropout that stays on in evaluation, is off in training, or cannot be repeated."""
+    """Dropout that stays on in evaluation, is off in training, or cannot be repeated; and what is
+    kept from pass to pass where no checkpoint holds it.
+    """
     tokens = probe_tokens(model, PROBE_LENGTH)
     evaluated = _outputs(model, tokens, training=False)
     differing = _first_difference(evaluated, _outputs(model, tokens, training=False, seed=1))
     if differing is not None:
-        yield f"two evaluations differ at {differing}: something random stays on, as dropout may"
+        why = "something random stays on, as dropout may"
+        if _keeps_state(model, tokens, training=False):
+            why = KEEPS_STATE
+        yield f"two evaluations differ at {differing}: {why}"
     trained = _outputs(model, tokens, training=True)
     differing = _first_difference(trained, _outputs(model, tokens, training=True))
     if differing is not None:
-        yield (
-            f"two training passes from one seed differ at {differing}: it draws random numbers "
-            "that are not torch's, so that no run could be repeated or resumed"
-        )
+        why = "it draws random numbers that are not torch's, so that no run could be repeated or "
+        why += "resumed"
+        if _keeps_state(model, tokens, training=True):
+            why = KEEPS_STATE
+        yield f"two training passes from one seed differ at {differing}: {why}"
     if model.config.dropout > 0 and _first_difference(trained, evaluated) is None:
         yield f"dropout is {model.config.dropout:g} but training equals evaluation"
+
+
+def _keeps_state(model: Transformer, tokens: Tensor, *, training: bool) -> bool:
+    """Whether two passes from one seed differ only because the first left something behind."""
+    try:
+        one, other, again = (copy.deepcopy(model) for _ in range(3))
+    except RuntimeError:
+        return False  # a tensor with a history, kept by a part, cannot be copied
+    first = _outputs(one, tokens, training)
+    second = _outputs(one, tokens, training)
+    fresh = (_outputs(copied, tokens, training) for copied in (other, again))
+    repeatable = all(_first_difference(first, outputs) is None for outputs in fresh)
+    return repeatable and _first_difference(first, second) is not None
 
 
 def _first_difference(one: dict[str, Tensor], other: dict[str, Tensor]) -> str | None:

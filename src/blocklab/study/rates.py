@@ -126,10 +126,11 @@ def slack(lower: float, best: float, upper: float) -> float:
 
 
 def search_grid(rates: Sequence[float]) -> tuple[float, ...]:
-    """The rates exactly ×3 apart that a search starts from, lowest first; three or more.
+    """The rates ×3 apart, to four digits, that a search starts from, lowest first; three or more.
 
     Built about the middle one of the given rates and as wide as they are: 1e-3, 3e-3 and 1e-2
-    become 1e-3, 3e-3 and 9e-3.
+    become 1e-3, 3e-3 and 9e-3. They are counted from the lowest, as all rates of a search are, so
+    that 3e-3, 1e-2 and 3e-2 become 3.333e-3, 9.999e-3 and 3e-2.
     """
     given = sorted(rates)
     if not given or not all(math.isfinite(rate) and rate > 0 for rate in given):
@@ -137,7 +138,8 @@ def search_grid(rates: Sequence[float]) -> tuple[float, ...]:
     middle = given[len(given) // 2]
     first = min(-1, round(math.log(given[0] / middle, STEP)))
     last = max(1, round(math.log(given[-1] / middle, STEP)))
-    return tuple(_rate(middle, place) for place in range(first, last + 1))
+    origin = _rate(middle, first)
+    return tuple(_rate(origin, place) for place in range(last - first + 1))
 
 
 def next_rates(
@@ -169,13 +171,18 @@ def next_rates(
     return _refined(best, known, origin, resolution)
 
 
-def tuned(losses: Mapping[float, Losses]) -> Tuned:
+def tuned(losses: Mapping[float, Losses], origin: float | None = None) -> Tuned:
     """An arm at its own best rate, from the reporting seeds' losses by rate and seed.
 
     The best rate is that at which the fewest seeds diverged and then the mean is lowest. Its
     neighbours give the mean parabola, and every seed's own curve is read at the place where that
     is lowest. Where a neighbour diverged for a seed that the best rate did not fail, the arm is
     read at the best rate itself. Only seeds that were trained at every rate are read.
+
+    Args:
+        origin: the lowest rate of the search's grid, from which a rate to add is counted: counted
+            from another one it could differ in its last digit from one that was tried. None counts
+            from the best rate.
 
     Raises BlocklabError for fewer than three rates, unequal spacing, or no common seed.
     """
@@ -195,7 +202,8 @@ def tuned(losses: Mapping[float, Losses]) -> Tuned:
     if side:
         undecided = AT_THE_EDGE
         if (len(rates) - 3) * spacing < EXTENSIONS:
-            add = _rate(rates[best], side * spacing)
+            start = rates[best] if origin is None else origin
+            add = _rate(start, _place(rates[best], start) + side * spacing)
             undecided = f"its best rate lies beyond those trained: add {add:g}"
     curve = _mean_curve(table[np.isfinite(table[:, side + 1])], side)
     if undecided is None and math.isinf(curve.slack):

@@ -23,7 +23,8 @@ from blocklab.study.engines.engine import Engine, Job, Progress, default_workers
 from blocklab.study.engines.pool import ProcessPool
 from blocklab.study.evidence import at_look, tuned_windows
 from blocklab.study.folder import Circumstances, StudyFolder
-from blocklab.study.liveness import Difference, require_differences
+from blocklab.study.liveness import Difference, carried_over, require_differences
+from blocklab.study.own_faults import unnamed_writers
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
 from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
@@ -91,12 +92,19 @@ def prepare_study(
     if study.match == "time":
         study = with_timed_widths(study, plan(study, text, fingerprints), dataset, say)
     planned = plan(study, text, fingerprints)
+    if say is not None:
+        arms = [arm for part in planned.whole for arm in part.arms]
+        for line in dict.fromkeys(line for arm in arms for line in unnamed_writers(arm.config)):
+            say(line)
     give_back_freed_memory()
     if "recall" in study.metrics:
         _require_answers(planned, dataset)
     checked = [_checked(cell) for part in planned.whole for cell in part.cells]
     # Those of the study itself, at the first setting of its nuisances.
-    differences = {found.arm: found.sentence for found in checked[0]}
+    differences = {
+        found.arm: found.sentence + carried_over(planned.cells[0], found.arm)
+        for found in checked[0]
+    }
     return Prepared(planned, dataset, text, files, differences)
 
 

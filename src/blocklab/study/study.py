@@ -15,6 +15,7 @@ from blocklab.record import Record, with_changes
 from blocklab.training.config import Recipe, TrainingConfig
 from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of
+from blocklab.yaml_file import read_yaml
 
 PLACEBO = "placebo"
 
@@ -23,6 +24,26 @@ TWO_LOOKS = (5, 10)
 
 Changes = dict[str, Any]
 """Paths and values. Those that begin with `training.` address that record, others the model."""
+
+_ONE_TEXT = "losses of other texts cannot be averaged; ask in a study of its own"
+_ONLY_LOOKS = "it changes nothing in training; set it under training"
+NO_NUISANCES = {
+    "data": _ONE_TEXT,
+    "training.validation_tokens": _ONE_TEXT,
+    "training.learning_rates": "every arm is read at its own best rate in every setting anyway; "
+    "give all rates under training",
+    "training.evaluate_every": _ONLY_LOOKS,
+    "training.inspect_every": _ONLY_LOOKS,
+}
+"""Paths that are no nuisance, why, and what to do."""
+
+OPTIONS = {
+    "seeds": "use --seeds N",
+    "budget": "use --budget NAME",
+    "variants": "use --variant NAME:PATH=VALUE",
+    "baseline": "leave 'baseline.' out of the path",
+}
+"""How the command line says what `--set` cannot."""
 
 
 class Baseline(Record):
@@ -124,6 +145,12 @@ class StudyTraining(Recipe):
         return TrainingConfig.parse(fields | {"learning_rate": learning_rate})
 
 
+def is_of_the_study(path: str) -> bool:
+    """Whether a path is of a study's own field, which no arm has."""
+    own = Study.model_fields.keys() - ModelConfig.model_fields.keys() - {"training", "data"}
+    return path.split(".")[0] in own
+
+
 class Study(Record):
     """One question: a baseline, variants of it, and how they are trained and compared."""
 
@@ -203,6 +230,15 @@ class Study(Record):
         return TWO_LOOKS if self.seeds == "two-look" else (self.seeds,)
 
     @model_validator(mode="after")
+    def _some_seeds_are_left_to_judge(self) -> Self:
+        if isinstance(self.seeds, int) and self.looked >= self.seeds:
+            raise BlocklabError(
+                f"seeds: {self.seeds}: {self.looked} were reported before others were added, and "
+                f"verdicts come from the others alone; give more than {self.looked}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _two_looks_are_at_one_comparison(self) -> Self:
         """Only a verdict has its price for looking twice worked out."""
         if self.seeds != "two-look":
@@ -251,29 +287,26 @@ class Study(Record):
     @model_validator(mode="after")
     def _nuisances_have_levels(self) -> Self:
         for path, levels in self.nuisances.items():
+            why = NO_NUISANCES.get("data" if path.split(".")[0] == "data" else path)
+            if why is not None:
+                raise BlocklabError(f"nuisances.{path}: is no nuisance: {why}")
             if len(levels) < 2:
                 raise BlocklabError(f"nuisances.{path}: expected two values or more, to compare")
             if any(level in levels[:i] for i, level in enumerate(levels)):
                 raise BlocklabError(f"nuisances.{path}: {list(levels)} names a value twice")
-            if any(path in changes for changes in self.ladder.sizes):
-                raise BlocklabError(
-                    f"ladder.sizes: sets '{path}', which is a nuisance; it cannot be both"
-                )
-            for name, changes in self.variants.items():
+            places = [("ladder.sizes", changes) for changes in self.ladder.sizes]
+            places += [(f"variants.{name}", changes) for name, changes in self.variants.items()]
+            for place, changes in places:
                 if any(p == path or p.startswith(f"{path}.") for p in changes):
                     raise BlocklabError(
-                        f"variants.{name}: sets '{path}', which is a nuisance; it cannot be both"
+                        f"{place}: sets '{path}', which is a nuisance; it cannot be both"
                     )
         return self
 
     @classmethod
     def from_yaml(cls, path: str | Path) -> "Study":
         """Read a study file. Raises BlocklabError naming the file and the path in it."""
-        try:
-            data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise BlocklabError(f"{path}: cannot be read as a study: {reason}") from None
+        data = read_yaml(path)
         if not isinstance(data, dict):
             raise BlocklabError(f"{path}: expected a mapping of a study's fields")
         if data.keys() & {"preset", "block"}:
@@ -301,10 +334,18 @@ class Study(Record):
         return sorted({"standard", *self.budgets})
 
     def with_settings(self, settings: Mapping[str, object]) -> "Study":
-        """The study with its baseline (or `training.`, `data.`) changed by path."""
+        """The study with its baseline (or `training.`, `data.`) changed by path.
+
+        Raises BlocklabError for a bad path or value, and for one that the study itself has.
+        """
         changes: dict[str, object] = {}
         model: dict[str, object] = {}
         for path, value in settings.items():
+            if is_of_the_study(path):
+                option = OPTIONS.get(path.split(".")[0], "state it in the study's file")
+                raise BlocklabError(
+                    f"{path}: belongs to the study, not to its baseline, training or data; {option}"
+                )
             if path.split(".")[0] in ("training", "data"):
                 changes[path] = value
             else:
@@ -314,8 +355,21 @@ class Study(Record):
         return with_changes(self, changes)
 
     def with_variants(self, variants: Mapping[str, Changes]) -> "Study":
-        """The study with further variants."""
-        return with_changes(self, {"variants": {**self.variants, **variants}})
+        """The study with further variants, and with further changes of those that it has.
+
+        Raises BlocklabError where a variant already gives a path another value.
+        """
+        together = dict(self.variants)
+        for name, changes in variants.items():
+            known = together.get(name, {})
+            for path in changes.keys() & known.keys():
+                if changes[path] != known[path]:
+                    raise BlocklabError(
+                        f"variants.{name}: '{path}' is given twice, as {known[path]!r} and as "
+                        f"{changes[path]!r}; give one, or another variant's name"
+                    )
+            together[name] = {**known, **changes}
+        return with_changes(self, {"variants": together})
 
     def resolved(self) -> "Study":
         """The study with its whole baseline stated and no budgets left to choose from."""

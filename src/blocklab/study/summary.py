@@ -21,16 +21,8 @@ from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
 from blocklab.study.plan import Plan
 from blocklab.study.rates import search_grid
 from blocklab.study.results import IN_FLOAT32, SEARCH_SEED, Arm, RatePoint, RunResult, Text
-from blocklab.study.statistics import (
-    SIGNIFICANT,
-    mean,
-    paired_effect,
-    spread,
-)
-from blocklab.study.verdict import (
-    ArmEvidence,
-    pairs,
-)
+from blocklab.study.statistics import mean, paired_effect, spread
+from blocklab.study.verdict import ArmEvidence, pairs
 from blocklab.training.stability import learning_rate_sensitivity, stable_margin, stalled
 
 
@@ -314,8 +306,7 @@ def _dependence(
                 undecided=here.undecided or base.undecided,
             )
         )
-    p = arm.verdict.p if arm.verdict is not None else None
-    significant = p is not None and p < SIGNIFICANT
+    significant = arm.verdict is not None and arm.verdict.word in ("better", "worse")
     return nuisance_finding(compared, plan.judging_seeds, significant)
 
 

@@ -17,7 +17,7 @@ from blocklab.record import with_changes
 from blocklab.study.course import courses
 from blocklab.study.engines.engine import default_workers
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
-from blocklab.study.plan import Plan, PlannedArm, width_key
+from blocklab.study.plan import Plan, PlannedArm, states_width, width_key
 from blocklab.study.study import Study
 from blocklab.training.devices import PROCESSOR
 from blocklab.training.memory import peak_memory, start_measuring_memory
@@ -120,7 +120,7 @@ def with_timed_widths(study: Study, planned: Plan, dataset: Dataset, say: Say | 
                 natural = natural_width(arm.config)
                 if arm.role != "variant" or key in widths or natural is None:
                     continue
-                if WIDTH in arm.changes or arm.config == base.config:
+                if states_width(arm.changes, arm.config) or arm.config == base.config:
                     continue
                 widths[key] = _timed_width(arm, base, natural, clock, say)
     return study if widths == study.widths else with_changes(study, {"widths": widths})

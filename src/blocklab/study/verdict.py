@@ -206,8 +206,7 @@ def verdicts(
 
     All variants make one family, fixed beforehand: one that cannot be tested still counts in it.
     A study resolves nothing below its slack: *better* and *worse* also need a mean difference
-    larger than either arm's. A parabola may read an arm too low as well as too high, which the
-    one-sided slacks of the p value do not cover where two arms' rates are not equally far apart.
+    larger than either arm's.
     """
     compared = [_compared(baseline, variant, seeds, look) for variant in variants]
     adjusted = holm([one.p for one in compared])
@@ -262,6 +261,14 @@ def enough_pairs(n_complete: int, n_planned: int) -> bool:
     """Whether at least 0.8 of the planned pairs are complete, and at least two."""
     share, whole = COMPLETE_SHARE
     return n_complete >= 2 and whole * n_complete >= share * n_planned
+
+
+def within_slack(effect: Estimate) -> bool:
+    """Whether an effect is no larger than either arm's slack: nothing is resolved there.
+
+    A parabola may read an arm too low as well as too high, which one-sided slacks do not cover.
+    """
+    return abs(effect.mean) <= effect.slack
 
 
 def interval_text(estimate: Estimate) -> str:
@@ -365,8 +372,7 @@ def _verdict(
 def _judged(one: _Comparison, p: float, delta: float) -> tuple[Word, str]:
     assert one.estimate is not None
     assert one.tested is not None
-    hidden = abs(one.tested.mean) <= one.tested.slack
-    if p < SIGNIFICANT and not hidden:
+    if p < SIGNIFICANT and not within_slack(one.tested):
         return ("better" if one.tested.mean < 0 else "worse"), ""
     if not one.estimate.inside(delta):
         within = f"the difference is within the slack of {one.estimate.slack:.4f}"

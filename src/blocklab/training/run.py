@@ -22,10 +22,10 @@ from torch import Tensor
 
 from blocklab.data.dataset import DataConfig, Dataset
 from blocklab.errors import BlocklabError
-from blocklab.files import write_atomically
+from blocklab.files import make_folder, write_atomically
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
-from blocklab.record import Record
+from blocklab.record import Record, first_difference
 from blocklab.training.checkpoint import (
     JsonObject,
     MetricsFile,
@@ -50,6 +50,7 @@ from blocklab.training.stability import (
     find_spikes,
     summarised_norms,
 )
+from blocklab.training.state import state_of
 from blocklab.training.tensors import write_tensors
 from blocklab.training.trainer import Trainer
 
@@ -152,6 +153,7 @@ def train_run(
     *,
     start: Transformer | None = None,
     ranks: Alone = ALONE,
+    on_begin: Callable[[Trainer], None] | None = None,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -172,7 +174,7 @@ def train_run(
     if done is not None:
         return done
     usable_device(spec.numerics.device)
-    ranks.told(partial(folder.mkdir, parents=True, exist_ok=True))
+    ranks.told(partial(make_folder, folder))
     start_measuring_memory(spec.numerics.device)
     trainer = Trainer(
         spec.model,
@@ -190,6 +192,8 @@ def train_run(
     _resume(trainer, spec, folder)
     metrics = MetricsFile(folder / "metrics.jsonl")
     ranks.told(partial(metrics.truncate_to, trainer.steps_done))
+    if on_begin is not None:
+        on_begin(trainer)
     saved_at = time.monotonic()
     for measured in trainer.steps(total):
         row = {name: value for name, value in asdict(measured).items() if value is not None}
@@ -243,14 +247,13 @@ def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
     if start is None:
         return
     require_fitting(trainer.config, start)
-    given = dict(start.named_parameters())
-    _put(trainer, given)
+    _put(trainer, state_of(start))
 
 
 @torch.no_grad()
 def _put(trainer: Trainer, weights: Mapping[str, Tensor]) -> None:
-    for path, parameter in trainer.model.named_parameters():
-        parameter.copy_(placed_like(weights[path], parameter))
+    for path, tensor in state_of(trainer.model).items():
+        tensor.copy_(placed_like(weights[path], tensor))
 
 
 def stopped_numerics(folder: Path, processes: int = 1) -> Numerics | None:
@@ -279,9 +282,7 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
         if checkpoint is None:
             return None
         if checkpoint.state["id"] != spec.id:
-            raise BlocklabError(
-                f"{folder}: holds a checkpoint of another run; choose another folder"
-            )
+            raise BlocklabError(f"{folder}: {_what_differs(checkpoint.state, spec)}")
         found.update(checkpoint.tensors)
         return checkpoint.step, checkpoint.state, list(found)
 
@@ -305,15 +306,29 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     trainer.compile_seconds = state.get("compile_seconds", 0.0)
 
 
+def _what_differs(state: JsonObject, spec: RunSpec) -> str:
+    """In a sentence, between a stopped run and the one that was asked for."""
+    found = first_difference(state["spec"], spec.plain()) if "spec" in state else None
+    if found is None:
+        return "holds a checkpoint of another run; choose another folder"
+    path, there, here = found
+    path = path.removeprefix("model.")
+    return (
+        f"holds a stopped run of another recipe: {path} is {there!r} there and {here!r} here; ask "
+        "for the same, or choose another folder"
+    )
+
+
 def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     tensors: dict[str, Tensor] = {}
     for group, named in (
-        ("model", dict(trainer.model.named_parameters())),
+        ("model", state_of(trainer.model)),
         ("optimizer", trainer.optimizer.state_tensors()),
     ):
         tensors |= {f"{group}/{name}": tensor for name, tensor in named.items()}
     state = {
         "id": spec.id,
+        "spec": spec.plain(),
         "train_seconds": trainer.train_seconds,
         "inspect_seconds": trainer.inspect_seconds,
         "compile_seconds": trainer.compile_seconds,
@@ -369,7 +384,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
             [Inspection(**row["inspection"]) for row in rows if "inspection" in row]
         ),
     )
-    kept = _for_the_folder(ranks, dict(trainer.model.named_parameters()))
+    kept = _for_the_folder(ranks, state_of(trainer.model))
     ranks.told(partial(_write_finished, folder, spec, outcome, kept, evaluation))
     return outcome
 

@@ -10,12 +10,14 @@ import safetensors.torch
 import torch
 
 from blocklab.data.cache import default_cache
+from blocklab.data.dataset import DataConfig
 from blocklab.data.prepared import Dataset
 from blocklab.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.training.run import RunSpec
+from blocklab.training.state import state_of
 
 RECORD, WEIGHTS, TOKENIZER = "run.json", "model.safetensors", "tokenizer.json"
 
@@ -47,6 +49,11 @@ def run_spec(folder: Path) -> RunSpec:
     return RunSpec.parse(stored, at=f"{path}: spec")
 
 
+def trained_on(model: str) -> DataConfig | None:
+    """The text of the run that `model` names; None where it names none."""
+    return run_spec(Path(model)).data if is_run(Path(model)) else None
+
+
 def trained_config(folder: Path) -> ModelConfig:
     """The model of a finished run; a vocabulary that the tokenizer decided is read off the table.
 
@@ -74,25 +81,25 @@ def load_trained(folder: Path) -> TrainedModel:
     except (OSError, safetensors.SafetensorError) as error:
         raise BlocklabError(f"{weights}: cannot be read ({error})") from None
     model = Transformer(trained_config(folder), seed=0)
-    own = dict(model.named_parameters())
+    own = state_of(model)
     if own.keys() != tensors.keys():
         odd = sorted(own.keys() ^ tensors.keys())[0]
         raise BlocklabError(f"{weights}: '{odd}' is in the file or in the model, but not in both")
-    for name, parameter in own.items():
-        if parameter.shape != tensors[name].shape:
+    for name, tensor in own.items():
+        if tensor.shape != tensors[name].shape:
             raise BlocklabError(
                 f"{weights}: '{name}' has shape {tuple(tensors[name].shape)}, "
-                f"expected {tuple(parameter.shape)}"
+                f"expected {tuple(tensor.shape)}"
             )
-        parameter.data.copy_(tensors[name])
+        tensor.data.copy_(tensors[name])
     return TrainedModel(model.eval(), _tokenizer(folder, spec), spec)
 
 
 def weights_fingerprint(model: Transformer) -> str:
-    """Of every distinct parameter's name, type, shape and bits."""
+    """Of every name, type, shape and the bits of what a model's file holds."""
     found = hashlib.blake2b(digest_size=16)
-    for name, parameter in model.named_parameters():
-        tensor = parameter.detach().cpu().contiguous()
+    for name, stored in state_of(model).items():
+        tensor = stored.detach().cpu().contiguous()
         found.update(f"{name}:{tensor.dtype}:{tuple(tensor.shape)}".encode())
         found.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return found.hexdigest()

@@ -21,6 +21,7 @@ from blocklab.study.engines.travelling import (
     travelled_text,
     unpack,
 )
+from blocklab.study.plugins import load_plugins
 from blocklab.training.checkpoint import read_metrics
 from blocklab.training.run import finished, train_run
 from tests.study.engines.small_runs import small_run, small_text
@@ -176,12 +177,15 @@ def test_parts_of_ones_own_travel_too(text, tmp_path):
     asked = job(text, tmp_path / "away", steps=2)
     spec = json.loads(asked.spec)
     spec["model"]["block"]["norm"] = {"kind": "far"}
-    spec["plugins"] = {"far.py": "any"}
+    spec["plugins"] = load_plugins([tmp_path / "far.py"])
     asked = replace(asked, spec=json.dumps(spec), plugins=(tmp_path / "far.py",))
     back = away(asked)
     assert back.refused is None
     assert "run.json" in back.files
     assert json.loads(back.files["run.json"])["spec"]["model"]["block"]["norm"]["kind"] == "far"
+    spec["plugins"] = {"far.py": "before it was edited"}
+    back = away(replace(asked, spec=json.dumps(spec)))
+    assert "was edited while its runs were trained" in back.refused
 
 
 def test_another_torch_is_refused_for_its_losses_would_not_be_comparable(text, tmp_path):

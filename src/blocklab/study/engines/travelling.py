@@ -21,6 +21,13 @@ from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import discard, locked, new_folder, write_atomically
 from blocklab.study.cost import spent
 from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job
+from blocklab.study.plugins import (
+    copies_in,
+    load_plugins,
+    require_unchanged,
+    sources_of,
+    write_copies,
+)
 from blocklab.training.checkpoint import DAMAGED, NEWEST, PREVIOUS, remove_checkpoints
 from blocklab.training.run import RunSpec, Stopped, train_run
 
@@ -63,7 +70,7 @@ def packed(job: Job) -> Luggage:
     """A job as it travels, with what its folder here holds of the run."""
     return Luggage(
         spec=job.spec,
-        plugins={path.name: path.read_bytes() for path in job.plugins},
+        plugins=sources_of(job.plugins),
         text=job.dataset.name,
         saved=files_of(job.folder),
         checkpoint_seconds=job.checkpoint_seconds,
@@ -183,12 +190,11 @@ def _train(
 ) -> None:
     import torch
 
-    from blocklab.study.plugins import load_plugins
-
     plugins = folder.with_name("plugins")
-    unpack(luggage.plugins, plugins)
-    load_plugins(sorted(plugins.glob("*.py")))  # the record may be of their parts
+    write_copies(luggage.plugins, plugins)
+    loaded = load_plugins(copies_in(plugins))  # the record may be of their parts
     spec = RunSpec.model_validate_json(luggage.spec)
+    require_unchanged(spec.plugins, loaded)
     here = ".".join(torch.__version__.split(".")[:2])
     if here != spec.torch:
         raise BlocklabError(

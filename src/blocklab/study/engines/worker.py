@@ -51,10 +51,12 @@ def _end_with_parent() -> None:
 
 def train_job(job: Job) -> Spent:
     from blocklab.data.dataset import Dataset
-    from blocklab.study.plugins import load_plugins
+    from blocklab.study.plugins import load_plugins, require_unchanged
     from blocklab.training.run import RunSpec, Stopped, train_run
 
-    load_plugins(job.plugins)
+    loaded = load_plugins(job.plugins)
+    spec = RunSpec.model_validate_json(job.spec)
+    require_unchanged(spec.plugins, loaded)
     reported = 0.0
 
     def on_step(step: int, total: int, loss: float) -> None:
@@ -69,7 +71,7 @@ def train_job(job: Job) -> Spent:
 
     with contextlib.suppress(Stopped):
         train_run(
-            RunSpec.model_validate_json(job.spec),
+            spec,
             job.folder,
             Dataset.open(job.dataset),
             on_step=on_step,
