@@ -104,7 +104,7 @@ def test_a_finished_run_keeps_no_optimiser_state(dataset, tmp_path):
 def test_a_checkpoint_of_another_run_is_not_resumed(dataset, tmp_path):
     with pytest.raises(Stopped):
         train_run(spec(dataset), tmp_path / "run", dataset[1], should_stop=lambda: True)
-    with pytest.raises(BlocklabError, match="training.learning_rate is"):
+    with pytest.raises(BlocklabError, match=r"training\.learning_rate is"):
         train_run(spec(dataset, learning_rate=1e-3), tmp_path / "run", dataset[1])
 
 
