@@ -291,17 +291,6 @@ def test_torchs_own_attention_is_told_that_it_has_no_mask() -> None:
     assert found.parameters["key.weight"] == "in_proj_weight, rows of the key"
 
 
-def test_a_detached_part_is_seen_by_its_gradient() -> None:
-    class Detached(learners.FeedForward):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            expand, act, contract = self.layers
-            return contract(act(expand(x).detach()))
-
-    found = bl.compare(Detached(D), MLP)
-    assert not found.agrees
-    assert "other gradients" in str(found)
-
-
 def test_what_no_known_mistake_explains_is_not_given_a_name() -> None:
     class Odd(learners.Attention):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -146,7 +146,10 @@ def test_what_is_not_implemented_is_refused_by_its_field(
 def tokenizer_of(tmp_path: Path, **said: object):
     """What a file with this `tokenizer.ggml` section loads with."""
     more = {f"tokenizer__ggml__{key}": value for key, value in said.items()}
-    return bl.load(write(tmp_path / "model.gguf", llama_tensors(), LLAMA, **more))
+    tensors = llama_tensors()
+    for table in ("model.embed_tokens.weight", "lm_head.weight"):
+        tensors[table] = torch.zeros(max(19, len(said["tokens"])), 8)
+    return bl.load(write(tmp_path / "model.gguf", tensors, LLAMA, **more))
 
 
 TEXTS = [
@@ -235,3 +238,48 @@ def test_a_tokenizer_that_is_not_implemented_leaves_the_model_usable(tmp_path, s
 def test_a_tokenizer_that_contradicts_itself_is_refused(tmp_path: Path, said) -> None:
     with pytest.raises(bl.BlocklabError, match=r"tokenizer\.ggml"):
         tokenizer_of(tmp_path, **said)
+
+
+def test_what_a_file_says_about_texts_leaves_in_hugging_faces_layout(tmp_path: Path) -> None:
+    tokens = ["a", "b", "ab", "<s>", "</s>", "<eot>", "<pad>"]
+    said = {
+        "model": "gpt2",
+        "tokens": tokens,
+        "token_type": [1, 1, 1, 3, 3, 3, 3],
+        "merges": ["a b"],
+        "bos_token_id": 3,
+        "eos_token_id": 4,
+        "eot_token_id": 5,
+        "padding_token_id": 6,
+        "unknown_token_id": 9000,
+        "add_bos_token": True,
+    }
+    more = {f"tokenizer__ggml__{key}": value for key, value in said.items()}
+    more |= {"tokenizer__chat_template": "{{ messages }}", "tokenizer__chat_template__tool": "{}"}
+    loaded = bl.load(write(tmp_path / "model.gguf", llama_tensors(), LLAMA, **more))
+    assert (loaded.start_ids, loaded.stop_ids, loaded.notes) == ((3,), (4, 5), ())
+    folder = bl.export_huggingface(loaded.model, tmp_path / "out", tokenizer=loaded.tokenizer)
+    ids = {"bos_token_id": 3, "eos_token_id": [4, 5], "pad_token_id": 6}
+    assert json.loads((folder / "config.json").read_text()).items() >= ids.items()
+    assert json.loads((folder / "generation_config.json").read_text()).items() >= ids.items()
+    assert json.loads((folder / "tokenizer_config.json").read_text()) == {
+        "model_max_length": 32,
+        "clean_up_tokenization_spaces": False,
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "chat_template": [
+            {"name": "default", "template": "{{ messages }}"},
+            {"name": "tool", "template": "{}"},
+        ],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+    again = bl.load(folder)
+    assert (again.start_ids, again.stop_ids) == (loaded.start_ids, loaded.stop_ids)
+
+
+def test_ids_that_are_no_rows_are_left_out_and_said(tmp_path: Path) -> None:
+    more = {"tokenizer__ggml__eos_token_id": 4, "tokenizer__ggml__eom_token_id": 400}
+    loaded = bl.load(write(tmp_path / "model.gguf", llama_tensors(), LLAMA, **more))
+    assert loaded.stop_ids == (4,)
+    assert any(note.startswith("eos_token_id 400 is none") for note in loaded.notes)

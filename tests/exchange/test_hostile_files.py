@@ -238,7 +238,14 @@ def _pickled(folder: Path) -> Path:
 def _with_tokenizer(folder: Path) -> Path:
     write_llama(folder)
     bl.load_tokenizer("bytes").save(folder / "tokenizer.json")
-    (folder / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
+    said = {
+        "generation_config.json": {"eos_token_id": [3, 4], "temperature": 0.5},
+        "tokenizer_config.json": {"eos_token": {"content": "a"}, "chat_template": "{{ b }}"},
+        "special_tokens_map.json": {"bos_token": "b", "additional_special_tokens": ["c"]},
+    }
+    for name, content in said.items():
+        (folder / name).write_text(json.dumps(content))
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
     return folder
 
 

@@ -29,7 +29,8 @@ def compare(
 ) -> None:
     """Compare your norm, feed-forward, attention or whole GPT with ours, in words.
 
-    `--set PATH=VALUE` changes our record: eps=1e-6 of a norm, block.norm.eps=1e-6 of a model.
+    `--set PATH=VALUE` changes our record: eps=1e-6 of a norm, block.norm.eps=1e-6 of a model. A
+    whole model is compared small; widths that it fixes for its own size (d_ff) follow the rule.
     """
     from blocklab.cli.learners_class import built
     from blocklab.cli.options import settings

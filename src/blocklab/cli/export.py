@@ -18,11 +18,18 @@ def export(
     """Write a model to a folder that transformers, vLLM and llama.cpp read."""
     import blocklab
     from blocklab.cli.models import named_model
+    from blocklab.exchange.conventions import came_with
     from blocklab.study.plugins import load_plugins
 
     load_plugins(plugin or ())
     named = named_model(model, dtype, tokenizer)
     for note in named.notes:
         typer.echo(note, err=True)
+    if tokenizer is not None and came_with(named.model) is not None:
+        typer.echo(
+            "with another tokenizer the model leaves without what its authors said about texts: "
+            "special tokens, chat templates, ids to stop after and settings of generation",
+            err=True,
+        )
     blocklab.export_huggingface(named.model, folder, tokenizer=named.tokenizer)
     typer.echo(f"the model is in {folder}", err=True)

@@ -1,12 +1,13 @@
 """What PART means on the command line: the record of a part, or of a small whole model."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from blocklab.cli.model_argument import model_config
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
-from blocklab.parts.attention import AttentionConfig
+from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.feed_forward import FeedForwardConfig
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
@@ -47,7 +48,26 @@ def named_part(
         "block.attention.n_heads": n_heads,
         "block.attention.n_kv_heads": None,
     }
-    return config.with_changes(small | dict(changes))
+    return config.with_changes(small | _following(config, d_model, n_heads) | dict(changes))
+
+
+def _following(config: ModelConfig, d_model: int, n_heads: int) -> dict[str, Any]:
+    """Widths and factors that a record fixes for its own size, left to the rules of a small one."""
+    found: dict[str, Any] = {}
+    if config.embedding.scale and math.isclose(config.embedding.scale, config.d_model**0.5):
+        found["embedding.scale"] = d_model**0.5
+    feed_forward = getattr(config.block, "feed_forward", None)
+    if d_model != config.d_model and getattr(feed_forward, "d_ff", None) is not None:
+        found["block.feed_forward.d_ff"] = None
+    attention = getattr(config.block, "attention", None)
+    if not isinstance(attention, CausalAttention.Config):
+        return found
+    if (d_model, n_heads) != (config.d_model, attention.n_heads):
+        found["block.attention.head_dim"] = None
+    head_dim = attention.heads(config.d_model)[2]
+    if attention.scale and math.isclose(attention.scale, head_dim**-0.5):
+        found["block.attention.scale"] = None
+    return found
 
 
 def sizes_of(config: PartConfig | ModelConfig, d_model: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from blocklab.comparison.feed_forward import affine
-from blocklab.comparison.wiring import Mistake, Tensors
+from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
 from blocklab.parts.attention import AttentionConfig, CausalAttention
 from blocklab.parts.positions import PositionsConfig, Rotary
@@ -46,6 +46,8 @@ class AttentionWiring:
     output: bool = True
     biases: bool = True
     adds_input: bool = False
+    cut: str = "nothing"
+    """One of ATTENTION_CUTS, where the graph is cut."""
 
 
 def attention_wiring(
@@ -75,14 +77,16 @@ def attention_wiring(
 
 def attend(x: Tensor, tensors: Tensors, wiring: AttentionWiring) -> Tensor:
     """(B, T, d_model) -> (B, T, d_model)."""
+    seen = cut(x, "input", wiring)
     q, k, v = (
-        _parted(affine(x, tensors, name, wiring.biases), heads, wiring)
+        _parted(affine(seen, tensors, name, wiring.biases), heads, wiring)
         for name, heads in (
             ("query", wiring.n_heads),
             ("key", wiring.n_kv_heads),
             ("value", wiring.n_kv_heads),
         )
     )
+    q, k, v = _cut_heads(q, k, v, wiring)
     if wiring.rotary is not None:
         q, k, v = _turned(q, k, v, wiring.rotary)
     group = wiring.n_heads // wiring.n_kv_heads
@@ -90,12 +94,20 @@ def attend(x: Tensor, tensors: Tensors, wiring: AttentionWiring) -> Tensor:
     scores = q @ k.transpose(-1, -2) * wiring.scale  # (B, n_heads, T, T)
     if wiring.softcap is not None:
         scores = wiring.softcap * torch.tanh(scores / wiring.softcap)
-    mixed = _weights(scores, wiring) @ v
+    mixed = cut(cut(_weights(scores, wiring), "weights", wiring) @ v, "mixed", wiring)
     # (B, n_heads, T, head_dim) -> (B, T, n_heads * head_dim)
     mixed = mixed.transpose(1, 2) if wiring.merged == "heads" else mixed
     mixed = mixed.reshape(x.shape[0], x.shape[1], -1)
     y = affine(mixed, tensors, "output", wiring.biases) if wiring.output else mixed
+    y = cut(y, "output", wiring)
     return x + y if wiring.adds_input else y
+
+
+def _cut_heads(
+    q: Tensor, k: Tensor, v: Tensor, wiring: AttentionWiring
+) -> tuple[Tensor, Tensor, Tensor]:
+    q, k, v = cut(q, "queries", wiring), cut(k, "keys", wiring), cut(v, "values", wiring)
+    return q, cut(k, "keys_and_values", wiring), cut(v, "keys_and_values", wiring)
 
 
 def _parted(y: Tensor, heads: int, wiring: AttentionWiring) -> Tensor:
@@ -245,3 +257,15 @@ _ATTENTION_MISTAKES = (
     Mistake("adds-its-input", "adds its input: the residual connection belongs to the block",
             {"adds_input": True}),
 )  # fmt: skip
+
+ATTENTION_CUTS = {
+    "input": "its input",
+    "queries": "its queries",
+    "keys": "its keys",
+    "values": "its values",
+    "keys_and_values": "its keys and values",
+    "weights": "its weights, the softmax of the scores,",
+    "mixed": "what its heads give, before the output projection,",
+    "output": "its output",
+}
+"""Where attention's graph may be cut."""

@@ -5,7 +5,7 @@ Every try is an experiment in float64. The cheapest explanation that reproduces 
 """
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,6 +32,8 @@ class Explanation:
     wiring: Any
     error: float
     """Largest difference of the outputs, relative to the largest output."""
+    against: tuple[tuple[str, str], ...] = ()
+    """Names of theirs, and what each is read as, where names that fit speak for another layout."""
 
     @property
     def explains(self) -> bool:
@@ -39,26 +41,40 @@ class Explanation:
 
 
 def explained(subject: Subject, output: Tensor) -> tuple[Explanation, float]:
-    """The best explanation of `output`, and how far ours is from it without any mistake."""
-    cheapest = min(layout.cost for layout in subject.layouts)
-    natural = [one for one in subject.layouts if one.cost < max(cheapest + 1, CONTRADICTION)]
+    """The best explanation of `output`, and how far ours is from it without any mistake.
+
+    Where nothing explains it, the explanation is the layout by name, with the error of the nearest.
+    """
+    natural = _natural(subject.layouts)
     as_they_are = [_tried(subject, layout, (), output) for layout in natural]
     plain = min(found.error for found in as_they_are)
     if plain <= SINGLE:
         # Rounding alone may explain it: only a single mistake, in this layout, is worth a look.
         near = next(found.layout for found in as_they_are if found.error == plain)
         subject = replace(subject, layouts=(near,))
-    best = Explanation(subject.layouts[0], (), subject.wiring, float("inf"))
+    best = Explanation(natural[0], (), subject.wiring, float("inf"))
+    nearest = best.error
     for layout, mistakes in _hypotheses(subject):
         if len(mistakes) == 2 and plain <= SINGLE:
             continue
         found = _tried(subject, layout, mistakes, output)
+        if layout.cost >= natural[0].cost + CONTRADICTION:
+            found = replace(found, against=layout.against)
         if found.error <= EXACT:
             return found, plain
         # A later one must be clearly better: rounding is no reason to claim a mistake.
         if found.error < best.error * 0.1:
             best = found
-    return best, plain
+        nearest = min(nearest, found.error)
+    if best.explains:
+        return best, plain
+    return Explanation(natural[0], (), subject.wiring, nearest), plain
+
+
+def _natural(layouts: Sequence[Layout]) -> list[Layout]:
+    """Those that contradict no name for which another one fits; the likeliest first."""
+    by_cost = sorted(layouts, key=lambda layout: layout.cost)
+    return [one for one in by_cost if one.cost < by_cost[0].cost + CONTRADICTION]
 
 
 def _hypotheses(subject: Subject) -> Iterator[tuple[Layout, tuple[Mistake, ...]]]:
@@ -97,8 +113,7 @@ def _tried(
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
     """Largest difference where theirs is finite, relative to the largest of theirs."""
-    if ours.ndim == 3 and theirs.ndim == 3 and theirs.shape[1] == 1 < ours.shape[1]:
-        ours = ours[:, -1:]  # Only the last position is answered.
+    ours = as_answered(ours, theirs)
     if ours.shape != theirs.shape:
         return float("inf")
     known = theirs.isfinite()
@@ -106,3 +121,9 @@ def difference(ours: Tensor, theirs: Tensor) -> float:
         return float("inf")
     size = float(theirs[known].abs().max()) or 1.0
     return float((ours[known] - theirs[known]).abs().max()) / size
+
+
+def as_answered(ours: Tensor, theirs: Tensor) -> Tensor:
+    """Ours (B, T, ...), or its last position where theirs answers only that."""
+    last = ours.ndim == 3 and theirs.ndim == 3 and theirs.shape[1] == 1 < ours.shape[1]
+    return ours[:, -1:] if last else ours

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blocklab.comparison.wiring import Mistake, Tensors
+from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
 from blocklab.parts.activation import ACTIVATIONS, Activation
 from blocklab.parts.feed_forward import MLP, FeedForwardConfig, Gated
@@ -21,6 +21,8 @@ class MLPWiring:
     activated: Literal["hidden", "output", "both"] = "hidden"
     biases: bool = True
     adds_input: bool = False
+    cut: str = "nothing"
+    """One of FEED_FORWARD_CUTS, where the graph is cut."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class GatedWiring:
     joined: Literal["product", "sum"] = "product"
     biases: bool = True
     adds_input: bool = False
+    cut: str = "nothing"
 
 
 FeedForwardWiring = MLPWiring | GatedWiring
@@ -48,14 +51,16 @@ def feed_forward_wiring(config: FeedForwardConfig) -> FeedForwardWiring:
 
 def feed(x: Tensor, tensors: Tensors, wiring: FeedForwardWiring) -> Tensor:
     """(..., d_model) -> (..., d_model)."""
-    y = _mlp(x, tensors, wiring) if isinstance(wiring, MLPWiring) else _gated(x, tensors, wiring)
+    h = cut(x, "input", wiring)
+    y = _mlp(h, tensors, wiring) if isinstance(wiring, MLPWiring) else _gated(h, tensors, wiring)
+    y = cut(y, "output", wiring)
     return x + y if wiring.adds_input else y
 
 
 def _mlp(x: Tensor, tensors: Tensors, wiring: MLPWiring) -> Tensor:
     act = activation(wiring.activation)
     h = affine(x, tensors, "expand", wiring.biases)
-    h = act(h) if wiring.activated in ("hidden", "both") else h
+    h = cut(act(h) if wiring.activated in ("hidden", "both") else h, "hidden", wiring)
     y = affine(h, tensors, "contract", wiring.biases)
     return act(y) if wiring.activated in ("output", "both") else y
 
@@ -68,9 +73,10 @@ def _gated(x: Tensor, tensors: Tensors, wiring: GatedWiring) -> Tensor:
         gate = act(gate)
     if wiring.activated in ("up", "both"):
         up = act(up)
+    gate, up = cut(gate, "gate", wiring), cut(up, "up", wiring)
     h = gate * up if wiring.joined == "product" else gate + up
     h = act(h) if wiring.activated == "product" else h
-    return affine(h, tensors, "contract", wiring.biases)
+    return affine(cut(h, "hidden", wiring), tensors, "contract", wiring.biases)
 
 
 def affine(x: Tensor, tensors: Tensors, name: str, biases: bool = True) -> Tensor:
@@ -124,3 +130,12 @@ FEED_FORWARD_MISTAKES = (
     Mistake("adds-its-input", "adds its input: the residual connection belongs to the block",
             {"adds_input": True}),
 )  # fmt: skip
+
+FEED_FORWARD_CUTS = {
+    "input": "its input",
+    "hidden": "its hidden units",
+    "gate": "its gate",
+    "up": "its up projection",
+    "output": "its output",
+}
+"""Where a feed-forward's graph may be cut."""

@@ -1,16 +1,17 @@
-"""A learner's module, called: a copy in float64, its parameters drawn anew, dropout found out.
+"""A learner's module, called: each time from the state in which it was built, in float64.
 
 The module itself is left as it was.
 """
 
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
+from blocklab.comparison.copies import Snapshot, copied, fresh
+from blocklab.comparison.listening import Listening
 from blocklab.errors import BlocklabError
 
 
@@ -18,42 +19,102 @@ class Learner:
     """What can be asked of a module without knowing how it was written."""
 
     def __init__(self, module: nn.Module) -> None:
-        try:
-            self.module = copy.deepcopy(module).double().eval()
-        except Exception as error:
-            raise BlocklabError(f"{type(module).__name__} cannot be copied: {error}") from None
         self.name = type(module).__name__
-        self.drops_in_evaluation = False
-        _draw(self.module)
+        try:
+            found = copied(module)
+        except Exception as error:
+            raise BlocklabError(f"{self.name} cannot be copied: {error}") from None
+        self.module = found.module
+        self.frozen, self.unregistered = found.frozen, found.unregistered
+        self._untrained = found.untrained
+        self.narrow: set[torch.dtype] = set()
+        """Types below float64 that it has computed in so far."""
+        self.overwriting: list[str] = []
+        """Operations in place of its last call, as they are written."""
+        self.changed: tuple[str, ...] = ()
+        """Parameters that its calls have changed so far; they were put back each time."""
+        self._first_values = found.first_values
+        self._snapshot = Snapshot(self.parameters)
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """By name; a tied one once."""
         return dict(self.module.named_parameters())
 
+    @property
+    def sizes(self) -> list[int]:
+        """Every dimension of its parameters, then of what may have been meant as one."""
+        trained = {size for p in self.parameters.values() for size in p.shape}
+        others = {size for _, shape in self._untrained.values() for size in shape} - trained
+        return sorted(trained, reverse=True) + sorted(others, reverse=True)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Its output for `x`, dropout taken out. Raises BlocklabError when it cannot be called."""
-        with _NoDropout():
-            return self._called(x)
+        return self.answer(self.fresh(), x.clone())
 
-    def notice_dropout(self, x: Tensor) -> None:
-        """Whether two evaluations of the same input differ."""
+    def fresh(self) -> nn.Module:
+        """The module with its parameters, as it was before any call."""
+        return fresh(self.module)
+
+    def answer(self, module: nn.Module, given: Tensor, drops: bool = False) -> Tensor:
+        """What `module`, a fresh one or one called before, gives for this very tensor."""
+        listening = Listening(drops)
+        try:
+            with _undisturbed(), listening:
+                return self._answer(module, given)
+        finally:
+            self.narrow |= listening.narrow
+            self.overwriting = listening.overwriting
+            if changed := self._snapshot.changed():
+                self.changed = changed
+                self._snapshot.put_back()
+
+    def give_first_values_back(self, used: Collection[int]) -> None:
+        """Undo the drawing of parameters that ours has no use for, such as a temperature of 1.
+
+        `used` are the identities of the others.
+        """
         with torch.no_grad():
-            first, second = self._called(x), self._called(x)
-        self.drops_in_evaluation = not torch.equal(first.nan_to_num(), second.nan_to_num())
+            for name, parameter in self.parameters.items():
+                if id(parameter) not in used:
+                    parameter.copy_(self._first_values[name])
+        self._first_values = {}  # A whole model's are large.
+        self._snapshot = Snapshot(self.parameters)
 
-    def _called(self, x: Tensor) -> Tensor:
+    def no_parameter(self, shapes: Collection[tuple[int, ...]] | None = None) -> str:
+        """Tensors of these shapes, or any, that may have been meant as parameters, in words."""
+        either = {*shapes, *(shape[::-1] for shape in shapes)} if shapes is not None else None
+        meant = [
+            f"{name} {shape} is {what}"
+            for name, (what, shape) in self._untrained.items()
+            if either is None or shape in either
+        ]
+        return f"; {', '.join(meant[:3])}: only nn.Parameter is trained" if meant else ""
+
+    def _answer(self, module: nn.Module, given: Tensor) -> Tensor:
         problem = ""
-        for extra in _extras(x):
+        for extra in _extras(given):
             try:
-                return _tensor(self.module(x, *extra))
+                return _tensor(module(given, *extra))
             except TypeError as error:
                 problem = problem or str(error)
             except Exception as error:
                 raise BlocklabError(
-                    f"{self.name} fails on an input of shape {tuple(x.shape)}: {error}"
+                    f"{self.name} fails on an input of shape {tuple(given.shape)}: {error}"
                 ) from error
         raise BlocklabError(f"{self.name} cannot be called with one tensor: {problem}")
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """What is made inside is float64 too, and switches that a module throws are put back."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with torch.set_grad_enabled(torch.is_grad_enabled()):
+            yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 def _extras(x: Tensor) -> list[tuple[Any, ...]]:
@@ -73,40 +134,3 @@ def _tensor(output: object) -> Tensor:
     if isinstance(logits, Tensor):
         return logits
     raise BlocklabError(f"expected a tensor as output, found {type(output).__name__}")
-
-
-def _draw(module: nn.Module) -> None:
-    """Values at which no decision hides: matrices that keep size, gains and biases away from 0, 1.
-
-    Ours and theirs use the same values, whatever they are.
-    """
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-            if parameter.ndim >= 2:
-                parameter.copy_(noise / max(min(parameter.shape[-2:]), 1) ** 0.5)
-            else:
-                parameter.add_(noise / 3)
-
-
-class _NoDropout(TorchFunctionMode):
-    """Dropout does nothing while this is active, whoever calls it."""
-
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: object,
-        args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        given = dict(kwargs or {})
-        name = getattr(func, "__name__", "")
-        if name in ("dropout", "dropout1d", "alpha_dropout", "feature_dropout"):
-            return args[0] if args else given["input"]
-        if name == "scaled_dot_product_attention":
-            if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
-            else:
-                given["dropout_p"] = 0.0
-        return func(*args, **given)

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from blocklab.comparison.wiring import Mistake, Tensors
+from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
 from blocklab.parts.norm import LayerNorm, NoNorm, NormConfig, RMSNorm
 
@@ -26,6 +26,8 @@ class NormWiring:
     over: Literal["vector", "positions"] = "vector"
     subtracts: bool = True
     """Whether a centred norm takes the mean away from what it divides, too."""
+    cut: str = "nothing"
+    """One of NORM_CUTS, where the graph is cut."""
 
 
 def norm_wiring(config: NormConfig) -> NormWiring | None:
@@ -45,7 +47,9 @@ def norm_wiring(config: NormConfig) -> NormWiring | None:
 def normalise(x: Tensor, tensors: Tensors, wiring: NormWiring) -> Tensor:
     """(..., d) -> (..., d)."""
     axis = -1 if wiring.over == "vector" else -2
-    centre = x - x.mean(axis, keepdim=True) if wiring.centred else x
+    mean = x.mean(axis, keepdim=True) if wiring.centred else x.new_zeros(())
+    mean = cut(mean, "both_statistics", wiring)
+    centre = x - cut(mean, "mean", wiring)
     total = centre.square().sum(axis, keepdim=True)
     n = x.shape[axis]
     square = total if wiring.measure == "total" else total / (n - 1 if wiring.unbiased else n)
@@ -58,7 +62,8 @@ def normalise(x: Tensor, tensors: Tensors, wiring: NormWiring) -> Tensor:
         size = (square + eps).sqrt()
     else:
         size = square.sqrt() + (eps if wiring.eps_place == "outside" else 0.0)
-    y = (centre if wiring.subtracts else x) / size
+    size = cut(cut(size, "statistic", wiring), "both_statistics", wiring)
+    y = cut((centre if wiring.subtracts else x) / size, "normalised", wiring)
     if "weight" in tensors and wiring.gain != "none":
         y = y * (tensors["weight"] + (1 if wiring.gain == "one_more" else 0))
     if "bias" in tensors and wiring.shift:
@@ -91,3 +96,11 @@ NORM_MISTAKES = (
         for eps in (1e-3, 1e-5, 1e-6, 1e-8, 1e-9, 1e-12)
     ),
 )
+
+NORM_CUTS = {
+    "statistic": "the statistic that it divides by",
+    "mean": "the mean that it subtracts",
+    "both_statistics": "both its statistics, the mean and what it divides by,",
+    "normalised": "the normalised vector",
+}
+"""Where a norm's graph may be cut."""

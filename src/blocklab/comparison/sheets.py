@@ -5,13 +5,16 @@ What a tensor is for is guessed from its shape and its owner first, from its nam
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 Stored = Literal["out_in", "in_out", "unknown"]
+
+Sources: TypeAlias = Mapping[str, frozenset[int]]
+"""Identities of the parameters that a `weight` and a `bias` are made of."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Sheet:
     stored: Stored
     looked_up: bool = False
     """Whether it is a table, not a map."""
+    sources: Sources = field(default_factory=dict)
 
     def oriented(self, d_out: int, d_in: int) -> list["Sheet"]:
         """The sheet as (d_out, d_in), in every way that fits its shape and its owner."""
@@ -56,14 +60,9 @@ class Vectors:
     bias: Tensor | None
     weight_name: str = ""
     bias_name: str = ""
-
-    def tensors(self, name: str) -> dict[str, Tensor]:
-        found = {}
-        if self.weight is not None:
-            found[f"{name}.weight"] = self.weight
-        if self.bias is not None:
-            found[f"{name}.bias"] = self.bias
-        return found
+    told_apart: bool = True
+    """Whether their names say which is the gain, not their order alone."""
+    sources: Sources = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,9 +71,17 @@ class Gathered:
 
     sheets: tuple[Sheet, ...]
     vectors: tuple[Vectors, ...]
+    repeated: tuple[Sheet, ...] = ()
+    """The sheets again, where one parameter stands in two places: at each of them."""
+
+    @property
+    def ways(self) -> list[tuple[Sheet, ...]]:
+        """The sheets each once, and repeated where something is."""
+        return [self.sheets, self.repeated] if self.repeated else [self.sheets]
 
 
 _BIASES = {"bias", "shift", "beta", "b", "b_2", "offset"}
+_GAINS = {"weight", "scale", "gamma", "gain", "g", "a", "a_2", "alpha", "w"}
 
 
 def gathered(module: nn.Module, n_heads: int | None = None) -> Gathered:
@@ -82,22 +89,45 @@ def gathered(module: nn.Module, n_heads: int | None = None) -> Gathered:
 
     One matrix a head, in lists or in one tensor of three dimensions, is joined over the heads.
     """
+    found, again = _gathered(module, n_heads, True), _gathered(module, n_heads, False)
+    more = len(again.sheets) > len(found.sheets)
+    return replace(found, repeated=again.sheets) if more else found
+
+
+def _gathered(module: nn.Module, n_heads: int | None, once: bool) -> Gathered:
+    """Parameters that stand in two places, `once` or in both."""
     sheets: list[Sheet] = []
     vectors: list[Vectors] = []
     seen: set[int] = set()
-    for path, owner in module.named_modules():
+    for path, owner in module.named_modules(remove_duplicate=once):
         own = {name: p for name, p in owner.named_parameters(recurse=False) if id(p) not in seen}
-        seen |= {id(p) for p in own.values()}
-        matrices = {name: _flat(p, n_heads) for name, p in own.items() if p.ndim >= 2}
+        if once:
+            seen |= {id(p) for p in own.values()}
+        stored, table = _stored(owner)
+        plain = {name: _squeezed(p) if stored == "unknown" else p for name, p in own.items()}
+        matrices = {name: _flat(p, n_heads) for name, p in plain.items() if p.ndim >= 2}
         if not matrices and own:
             vectors.append(_vectors(path, own))
             continue
-        biases = {name: p for name, p in own.items() if p.ndim == 1}
+        biases = {name: p for name, p in plain.items() if p.ndim == 1}
         for name, matrix in matrices.items():
-            bias = _its_bias(name, matrix, biases)
-            stored, table = _stored(owner)
-            sheets.append(Sheet(_joined(path, name), matrix, bias, stored, table))
+            bias_name = _its_bias(name, matrix, biases)
+            bias = biases.pop(bias_name) if bias_name else None
+            sources = _sources(own, name, bias_name)
+            sheets.append(Sheet(_joined(path, name), matrix, bias, stored, table, sources))
     return Gathered(tuple(_over_heads(sheets, n_heads)), tuple(vectors))
+
+
+def _sources(own: Mapping[str, Tensor], weight: str | None, bias: str | None) -> Sources:
+    named = {"weight": weight, "bias": bias}
+    return {ours: frozenset([id(own[name])]) for ours, name in named.items() if name}
+
+
+def _squeezed(p: Tensor) -> Tensor:
+    """Without the dimensions of 1 in front that only help broadcasting, as in (1, T, d)."""
+    while p.ndim > 1 and p.shape[0] == 1:
+        p = p[0]
+    return p
 
 
 def _flat(p: Tensor, n_heads: int | None) -> Tensor:
@@ -115,26 +145,29 @@ def _stored(owner: nn.Module) -> tuple[Stored, bool]:
     return ("in_out", False) if type(owner).__name__ == "Conv1D" else ("unknown", False)
 
 
-def _its_bias(name: str, matrix: Tensor, biases: dict[str, nn.Parameter]) -> Tensor | None:
-    """The bias that goes with a matrix, taken out of `biases`: by name, then by size and order."""
+def _its_bias(name: str, matrix: Tensor, biases: Mapping[str, Tensor]) -> str | None:
+    """The name of the bias that goes with a matrix: by name, then by size and order."""
     likely = [name.replace("weight", "bias"), re.sub(r"^[wW]", "b", name)]
     fitting = [key for key, bias in biases.items() if len(bias) in matrix.shape]
-    chosen = next((key for key in likely if key in fitting), next(iter(fitting), None))
-    return None if chosen is None else biases.pop(chosen)
+    return next((key for key in likely if key in fitting), next(iter(fitting), None))
 
 
 def _vectors(path: str, own: Mapping[str, Tensor]) -> Vectors:
     names = list(own)
     bias_name = next((name for name in names if name.lower() in _BIASES), None)
-    weight_name = next((name for name in names if name != bias_name), None)
-    if bias_name is None and len(names) > 1:
-        bias_name = names[1]
+    weight_name = next((name for name in names if name.lower() in _GAINS), None)
+    told_apart = bias_name is not None or weight_name is not None
+    # What no name says, the order does: the gain comes first.
+    weight_name = weight_name or next((name for name in names if name != bias_name), None)
+    bias_name = bias_name or next((name for name in names if name != weight_name), None)
     return Vectors(
         path,
-        own[weight_name] if weight_name else None,
-        own[bias_name] if bias_name else None,
+        _squeezed(own[weight_name]) if weight_name else None,
+        _squeezed(own[bias_name]) if bias_name else None,
         _joined(path, weight_name or ""),
         _joined(path, bias_name or ""),
+        told_apart,
+        _sources(own, weight_name, bias_name),
     )
 
 
@@ -161,6 +194,10 @@ def _over_heads(sheets: Iterable[Sheet], n_heads: int | None) -> list[Sheet]:
                 torch.cat([member.matrix for member in members], axis),
                 torch.cat(biases) if biases else None,
                 members[0].stored,
+                sources={
+                    ours: frozenset().union(*(member.sources[ours] for member in members))
+                    for ours in members[0].sources
+                },
             )
         )
     return found

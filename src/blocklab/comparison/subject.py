@@ -1,13 +1,25 @@
 """What is compared: a record's part as a function, with an input to try it on and its mistakes."""
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from blocklab.comparison.attention import attend, attention_mistakes, attention_wiring
-from blocklab.comparison.feed_forward import FEED_FORWARD_MISTAKES, feed, feed_forward_wiring
+from blocklab.comparison.attention import (
+    ATTENTION_CUTS,
+    attend,
+    attention_mistakes,
+    attention_wiring,
+)
+from blocklab.comparison.feed_forward import (
+    FEED_FORWARD_CUTS,
+    FEED_FORWARD_MISTAKES,
+    feed,
+    feed_forward_wiring,
+)
 from blocklab.comparison.layouts import (
     Layout,
     attention_layouts,
@@ -17,14 +29,15 @@ from blocklab.comparison.layouts import (
 )
 from blocklab.comparison.learner import Learner
 from blocklab.comparison.model_layouts import model_layouts
-from blocklab.comparison.norm import NORM_MISTAKES, norm_wiring, normalise
+from blocklab.comparison.norm import NORM_CUTS, NORM_MISTAKES, norm_wiring, normalise
 from blocklab.comparison.sheets import gathered
 from blocklab.comparison.transformer import (
     transform,
+    transformer_cuts,
     transformer_mistakes,
     transformer_wiring,
 )
-from blocklab.comparison.wiring import Compute, Mistake
+from blocklab.comparison.wiring import Compute, Mistake, cuts
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.parts.attention import CausalAttention
@@ -34,6 +47,10 @@ from blocklab.parts.part import PartConfig
 from blocklab.parts.positions import PositionsConfig
 
 BATCH, LENGTH = 2, 6
+ANY_WIDTH = 48
+"""The width of the probe for a module that takes every width."""
+
+_OF_A_PART = re.compile(r"blocks\.\d+\.(attention|feed_forward)\.")
 
 
 @dataclass(frozen=True)
@@ -47,9 +64,11 @@ class Subject:
     wiring: Any
     compute: Compute
     mistakes: tuple[Mistake, ...]
+    cuts: tuple[Mistake, ...]
+    """Mistakes that leave the outputs as they are and change gradients."""
     layouts: tuple[Layout, ...]
-    expected: frozenset[str]
-    """Names of our parameters."""
+    expected: Mapping[str, tuple[int, ...]]
+    """Our parameters and their shapes."""
     notes: tuple[str, ...] = ()
     """Differences in shape that were taken over from the learner's."""
 
@@ -78,8 +97,8 @@ def subject_of(
 
 def _width(learner: Learner) -> int:
     """The one input width that the module accepts and gives back."""
-    sizes = {size for p in learner.parameters.values() for size in p.shape}
-    for size in sorted(sizes, reverse=True):
+    sizes = learner.sizes
+    for size in [*(size for size in sizes if size > 1), ANY_WIDTH]:
         x = torch.zeros(1, 2, size, dtype=torch.float64)
         try:
             with torch.no_grad():
@@ -89,7 +108,8 @@ def _width(learner: Learner) -> int:
             continue
     raise BlocklabError(
         f"{learner.name}: no input (B, T, d) gives back (B, T, d) for any d of its parameters "
-        f"({', '.join(map(str, sorted(sizes))) or 'it has none'}); give d_model to see why"
+        f"({', '.join(map(str, sorted(sizes))) or 'it has none'}){learner.no_parameter()}; "
+        "give d_model to see why"
     )
 
 
@@ -107,20 +127,21 @@ def _norm(learner: Learner, config: NormConfig, d: int) -> Subject:
         wiring,
         normalise,
         NORM_MISTAKES,
+        cuts("", NORM_CUTS),
         tuple(norm_layouts(gathered(learner.module).vectors)),
-        frozenset(config.parameters(d)),
+        {name: spec.shape for name, spec in config.parameters(d).items()},
     )
 
 
 def _feed_forward(learner: Learner, config: FeedForwardConfig, d: int) -> Subject:
     wiring = feed_forward_wiring(config)
     assert isinstance(config, MLP.Config | Gated.Config)
-    sheets = gathered(learner.module).sheets
+    ways = gathered(learner.module).ways
     make = mlp_layouts if isinstance(config, MLP.Config) else gated_layouts
     own = _own_width(config, d)
     layouts, d_ff = [], own
     for d_ff in _widths(learner, own, {d}):
-        layouts = make(sheets, d, d_ff)
+        layouts = make(ways, d, d_ff)
         if layouts:
             break
     if not layouts:
@@ -132,8 +153,9 @@ def _feed_forward(learner: Learner, config: FeedForwardConfig, d: int) -> Subjec
         wiring,
         feed,
         FEED_FORWARD_MISTAKES,
+        cuts("", FEED_FORWARD_CUTS),
         tuple(layouts),
-        _expected_feed_forward(config),
+        _expected_feed_forward(config, d, d_ff or 0),
         _other_width(d_ff, own),
     )
 
@@ -160,17 +182,32 @@ def _own_width(config: FeedForwardConfig, d: int) -> int | None:
         return None
 
 
-def _expected_feed_forward(config: MLP.Config | Gated.Config) -> frozenset[str]:
-    matrices = ["expand"] if isinstance(config, MLP.Config) else ["gate", "up"]
-    kinds = ["weight", "bias"] if config.bias else ["weight"]
-    return frozenset(f"{name}.{kind}" for name in [*matrices, "contract"] for kind in kinds)
+def _expected_feed_forward(
+    config: FeedForwardConfig, d: int, d_ff: int
+) -> dict[str, tuple[int, ...]]:
+    """At the hidden width that the learner chose."""
+    assert isinstance(config, MLP.Config | Gated.Config)
+    expanding = ["expand"] if isinstance(config, MLP.Config) else ["gate", "up"]
+    shapes = dict.fromkeys(expanding, (d_ff, d)) | {"contract": (d, d_ff)}
+    return _of_linears(shapes, shapes if config.bias else ())
+
+
+def _of_linears(
+    shapes: Mapping[str, tuple[int, int]], biased: Collection[str]
+) -> dict[str, tuple[int, ...]]:
+    found: dict[str, tuple[int, ...]] = {}
+    for name, shape in shapes.items():
+        found[f"{name}.weight"] = shape
+        if name in biased:
+            found[f"{name}.bias"] = shape[:1]
+    return found
 
 
 def _attention(
     learner: Learner, config: CausalAttention.Config, d: int, positions: PositionsConfig | None
 ) -> Subject:
     wiring = attention_wiring(config, d, positions)
-    layouts = attention_layouts(gathered(learner.module, wiring.n_heads).sheets, d, wiring)
+    layouts = attention_layouts(gathered(learner.module, wiring.n_heads).ways, d, wiring)
     if not layouts:
         raise BlocklabError(_nothing_fits(learner, "attention", d))
     return Subject(
@@ -180,16 +217,18 @@ def _attention(
         wiring,
         attend,
         attention_mistakes(wiring, d),
+        cuts("", ATTENTION_CUTS),
         tuple(layouts),
-        _expected_attention(config),
+        _expected_attention(config, d),
     )
 
 
-def _expected_attention(config: CausalAttention.Config) -> frozenset[str]:
-    names = {f"{name}.weight" for name in ("query", "key", "value", "output")}
-    if config.qkv_bias:
-        names |= {f"{name}.bias" for name in ("query", "key", "value")}
-    return frozenset(names | ({"output.bias"} if config.out_bias else set()))
+def _expected_attention(config: CausalAttention.Config, d: int) -> dict[str, tuple[int, ...]]:
+    n_heads, n_kv_heads, head_dim = config.heads(d)
+    wide, narrow = (n_heads * head_dim, d), (n_kv_heads * head_dim, d)
+    shapes = {"query": wide, "key": narrow, "value": narrow, "output": wide[::-1]}
+    biased = {"query", "key", "value"} if config.qkv_bias else set()
+    return _of_linears(shapes, biased | ({"output"} if config.out_bias else set()))
 
 
 def _model(learner: Learner, config: ModelConfig) -> Subject:
@@ -214,29 +253,34 @@ def _model(learner: Learner, config: ModelConfig) -> Subject:
         wiring,
         transform,
         transformer_mistakes(wiring, config.d_model),
+        transformer_cuts(wiring),
         tuple(layouts),
-        _expected_model(config),
+        _expected_model(config, d_ff or 0),
         _other_width(d_ff, own),
     )
 
 
-def _expected_model(config: ModelConfig) -> frozenset[str]:
-    """Our parameters, with fused matrices under the names they are compared by."""
-    names: set[str] = set()
-    for name in config.parameters():
-        fused: dict[str, tuple[str, ...]] = {"qkv": ("query", "key", "value")}
-        if isinstance(config.block.feed_forward, Gated.Config):  # type: ignore[attr-defined]
-            fused["expand"] = ("gate", "up")
-        step = next((step for step in fused if f".{step}." in name), None)
-        names |= (
-            {name.replace(f".{step}.", f".{part}.") for part in fused[step]} if step else {name}
-        )
-    return frozenset(names)
+def _expected_model(config: ModelConfig, d_ff: int) -> dict[str, tuple[int, ...]]:
+    """Our parameters, with fused matrices apart, as they are compared."""
+    block: Any = config.block
+    parts = {
+        "attention": _expected_attention(block.attention, config.d_model),
+        "feed_forward": _expected_feed_forward(block.feed_forward, config.d_model, d_ff),
+    }
+    found = {name: spec.shape for name, spec in config.parameters().items()}
+    found = {name: shape for name, shape in found.items() if not _OF_A_PART.match(name)}
+    for i in range(config.n_layers):
+        for part, shapes in parts.items():
+            found |= {f"blocks.{i}.{part}.{name}": shape for name, shape in shapes.items()}
+    return found
 
 
 def _nothing_fits(learner: Learner, part: str, d: int) -> str:
     shapes = ", ".join(f"{n} {tuple(p.shape)}" for n, p in learner.parameters.items()) or "none"
-    return f"{learner.name}: none of its parameters fit our {part} at d_model {d}; it has {shapes}"
+    return (
+        f"{learner.name}: none of its parameters fit our {part} at d_model {d}; it has {shapes}"
+        f"{learner.no_parameter()}"
+    )
 
 
 def _random(*shape: int) -> Tensor:

@@ -8,19 +8,27 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blocklab.comparison.attention import (
+    ATTENTION_CUTS,
     AttentionWiring,
     attend,
     attention_mistakes,
     attention_wiring,
 )
 from blocklab.comparison.feed_forward import (
+    FEED_FORWARD_CUTS,
     FEED_FORWARD_MISTAKES,
     FeedForwardWiring,
     feed,
     feed_forward_wiring,
 )
-from blocklab.comparison.norm import NORM_MISTAKES, NormWiring, norm_wiring, normalise
-from blocklab.comparison.wiring import Mistake, Tensors, under, within
+from blocklab.comparison.norm import (
+    NORM_CUTS,
+    NORM_MISTAKES,
+    NormWiring,
+    norm_wiring,
+    normalise,
+)
+from blocklab.comparison.wiring import Mistake, Tensors, cut, cuts, under, within
 from blocklab.errors import BlocklabError
 from blocklab.model.block import StandardBlock
 from blocklab.model.config import ModelConfig
@@ -50,6 +58,8 @@ class TransformerWiring:
     answer: Literal["logits", "probabilities", "log_probabilities"] = "logits"
     final_normed: bool = True
     head_bias: bool = True
+    cut: str = "nothing"
+    """One of TRANSFORMER_CUTS, where the graph is cut."""
 
 
 def transformer_wiring(config: ModelConfig) -> TransformerWiring:
@@ -83,14 +93,17 @@ def transformer_wiring(config: ModelConfig) -> TransformerWiring:
 def transform(tokens: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Tensor:
     """Logits (B, T, vocab_size) of tokens (B, T)."""
     x = F.embedding(tokens, tensors["embedding.weight"]) * wiring.embedding_scale
-    x = x + _places(tokens.shape[1], tensors, wiring, x)
+    places = _places(tokens.shape[1], tensors, wiring, x)
+    x = cut(x, "embedding", wiring) + cut(places, "positions", wiring)
     for i in range(wiring.n_layers):
-        x = _block(x, under(tensors, f"blocks.{i}"), wiring)
+        x = _block(cut(x, "stream_into_blocks", wiring), under(tensors, f"blocks.{i}"), wiring)
+    x = cut(x, "stream_into_head", wiring)
     if wiring.final_norm is not None and wiring.final_normed:
         x = normalise(x, under(tensors, "final_norm"), wiring.final_norm)
     own = wiring.head == "own" and "head.weight" in tensors
     bias = tensors.get("head.bias") if wiring.head_bias else None
-    logits = F.linear(x, tensors["head.weight" if own else "embedding.weight"], bias)
+    table = cut(tensors["head.weight" if own else "embedding.weight"], "head", wiring)
+    logits = F.linear(x, table, bias)
     if wiring.answer == "logits":
         return logits
     return logits.softmax(-1) if wiring.answer == "probabilities" else logits.log_softmax(-1)
@@ -131,6 +144,8 @@ def _sublayer(name: str, x: Tensor, tensors: Tensors, wiring: TransformerWiring)
         return feed(h, under(tensors, "feed_forward"), wiring.feed_forward)
 
     h = norm(x) if wiring.placement == "pre" else x
+    if wiring.cut in ("residual", f"residual_at_{name}"):
+        x = x.detach()
     added = branch(h)
     joined = wiring.residual
     if joined == "normed":
@@ -193,4 +208,29 @@ def transformer_mistakes(wiring: TransformerWiring, d_model: int) -> tuple[Mista
         *within("attention", attention_mistakes(wiring.attention, d_model)),
         *within("feed_forward", FEED_FORWARD_MISTAKES),
         *(norms if wiring.final_norm is not None else within("norm", NORM_MISTAKES)),
+    )
+
+
+TRANSFORMER_CUTS = {
+    "embedding": "its embeddings",
+    "positions": "its positions",
+    "stream_into_blocks": "the stream that goes into each block",
+    "residual": "the residual stream beside each sublayer",
+    "residual_at_attention": "the residual stream beside attention",
+    "residual_at_feed_forward": "the residual stream beside the feed-forward",
+    "stream_into_head": "the stream that goes into the head",
+    "head": "the head's table",
+}
+"""Where a whole model's graph may be cut."""
+
+
+def transformer_cuts(wiring: TransformerWiring) -> tuple[Mistake, ...]:
+    """Those of the whole, then those of its parts."""
+    norms = ("norm.", "final_norm.")
+    ways = (norms, *((norm,) for norm in norms)) if wiring.final_norm else (norms[:1],)
+    return (
+        *cuts("", TRANSFORMER_CUTS),
+        *(mistake for way in ways for mistake in cuts("", NORM_CUTS, way)),
+        *cuts("attention-", ATTENTION_CUTS, ("attention.",)),
+        *cuts("feed-forward-", FEED_FORWARD_CUTS, ("feed_forward.",)),
     )

@@ -36,6 +36,29 @@ def changed(wiring: AnyWiring, changes: Mapping[str, object]) -> AnyWiring:
     return wiring
 
 
+def cut(x: Tensor, place: str, wiring: Any) -> Tensor:
+    """`x`, detached where the wiring cuts the graph at this place: the value stays, no gradient."""
+    return x.detach() if wiring.cut == place else x
+
+
+def cuts(
+    prefix: str, places: Mapping[str, str], at: tuple[str, ...] = ("",)
+) -> tuple[Mistake, ...]:
+    """The mistakes of cutting a graph at one of these places; `places` says what stands there.
+
+    `at` are the wirings that make the mistake together. Outputs stay as they are with all of them.
+    """
+    return tuple(
+        Mistake(
+            f"{prefix}{place.replace('_', '-')}-detached",
+            f"cuts {words} from the graph (detach, .data, .item or torch.no_grad): no gradient "
+            "passes there",
+            {f"{wiring}cut": place for wiring in at},
+        )
+        for place, words in places.items()
+    )
+
+
 def applies(mistake: Mistake, wiring: object) -> bool:
     """Whether the mistake would change anything: the part must have such a decision."""
     for path, value in mistake.changes.items():

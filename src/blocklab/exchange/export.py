@@ -16,10 +16,12 @@ from torch import Tensor
 
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
+from blocklab.exchange.conventions import TextConventions, came_with, conventions_by_ids
 from blocklab.exchange.families import FAMILIES
 from blocklab.exchange.family import Family, JsonObject
 from blocklab.exchange.fields import Fields
-from blocklab.exchange.huggingface import CONFIG, GENERATION, TOKENIZER, read_config
+from blocklab.exchange.huggingface import CONFIG, read_config
+from blocklab.exchange.huggingface_text import TOKENIZER, as_json, config_fields, text_files
 from blocklab.exchange.meaning import differences, lacking
 from blocklab.exchange.names import stored_tensors
 from blocklab.exchange.weights import INDEX, SINGLE
@@ -44,35 +46,41 @@ def export_huggingface(
 ) -> Path:
     """Write `model` to `folder`: config, weights, generation settings and the tokenizer.
 
-    Weights keep their dtype; more than `max_shard_size` bytes (or "5GB") are cut into shards with
-    an index. A tied head is left out, as its readers expect. The folder appears whole or not at
-    all. Raises BlocklabError when it exists already, or, naming the fields that stand in the way,
-    when no family can say what this model is.
+    What a tokenizer was loaded with goes along (without one: the model): special tokens, chat
+    templates, ids to stop after, how its authors write. So does the family that the model was,
+    where it can still say what the model is. Weights keep their dtype; more than `max_shard_size`
+    bytes (or "5GB") are cut into shards with an index. A tied head is left out, as its readers
+    expect. The folder appears whole or not at all. Raises BlocklabError when it exists already,
+    when the tokenizer marks texts by ids that are no rows of the model, or, naming the fields that
+    stand in the way, when no family can say what this model is.
     """
     folder, limit = Path(folder), _bytes(max_shard_size)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BlocklabError(f"{folder}: is there already; choose a new folder")
-    family, described = family_for(model.config)
-    described |= _about(model, tokenizer)
+    said = _conventions(model, tokenizer)
+    family, described = family_for(model.config, said.model_type)
+    described["torch_dtype"] = NAME_OF_DTYPE[model.embedding.weight.dtype]
+    described |= config_fields(said, family.model_type)
+    texts = text_files(said, tokenizer, family.model_type, model.config.context_length)
     if folder.exists():
         folder.rmdir()
     with new_folder(folder) as partial:
-        _write_json(partial / CONFIG, described)
-        _write_json(partial / GENERATION, _generation(tokenizer))
+        for name, text in {CONFIG: as_json(described), **texts}.items():
+            (partial / name).write_text(text, encoding="utf-8")
         _write_weights(partial, list(_tensors(family, model)), limit)
         if tokenizer is not None:
             tokenizer.save(partial / TOKENIZER)
-            _write_json(partial / "tokenizer_config.json", _tokenizer_config(model, tokenizer))
     return folder
 
 
-def family_for(config: ModelConfig) -> tuple[Family, JsonObject]:
+def family_for(config: ModelConfig, before: str | None = None) -> tuple[Family, JsonObject]:
     """The first family that says exactly this config, and its config.json.
 
-    Raises BlocklabError naming the fields that keep the nearest family from it.
+    `before` is the model_type it had, asked first. Raises BlocklabError naming the fields that
+    keep the nearest family from it.
     """
     obstacles: list[tuple[int, str, list[str]]] = []
-    for family in FAMILIES:
+    for family in sorted(FAMILIES, key=lambda family: family.model_type != before):
         blocking = lacking(config, family.requires)
         if blocking:
             # Another kind of part is further away than a value of one.
@@ -101,34 +109,22 @@ def _lost(family: Family, described: JsonObject, config: ModelConfig) -> list[st
     return differences(config, again)
 
 
-def _about(model: Transformer, tokenizer: Tokenizer | None) -> JsonObject:
-    dtype = NAME_OF_DTYPE[model.embedding.weight.dtype]
-    ids = _special_ids(tokenizer)
-    return {"torch_dtype": dtype, **ids, "pad_token_id": None}
+def _conventions(model: Transformer, tokenizer: Tokenizer | None) -> TextConventions:
+    """What is to be said about texts: by the authors, else by the tokenizer alone.
 
-
-def _special_ids(tokenizer: Tokenizer | None) -> JsonObject:
-    """Where a text begins and ends, by the tokenizer; null where there is none to ask."""
-    start = None if tokenizer is None else next(iter(tokenizer.start_ids()), None)
-    end = None if tokenizer is None else tokenizer.end_of_text
-    return {"bos_token_id": end if start is None else start, "eos_token_id": end}
-
-
-def _generation(tokenizer: Tokenizer | None) -> JsonObject:
-    ids = {name: i for name, i in _special_ids(tokenizer).items() if i is not None}
-    return {"_from_model_config": True, **ids}
-
-
-def _tokenizer_config(model: Transformer, tokenizer: Tokenizer) -> JsonObject:
-    said: JsonObject = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": model.config.context_length,
-        "clean_up_tokenization_spaces": False,
-    }
-    for name, i in _special_ids(tokenizer).items():
-        token = None if i is None else tokenizer.token(i)
-        if token is not None:
-            said[name.removesuffix("_id")] = token
+    Raises BlocklabError where an id is no row of the model.
+    """
+    said = came_with(model if tokenizer is None else tokenizer)
+    if said is None:
+        end = None if tokenizer is None else tokenizer.end_of_text
+        starts = () if tokenizer is None else tokenizer.start_ids()
+        # Where nothing marks beginnings, the end of the text before does.
+        said = conventions_by_ids(next(iter(starts), end), () if end is None else (end,))
+    for odd in said.beyond(model.config.rows):
+        raise BlocklabError(
+            f"{odd} is none of the model's {model.config.rows} rows; give the tokenizer that it "
+            "learnt with"
+        )
     return said
 
 
@@ -159,7 +155,7 @@ def _write_weights(folder: Path, tensors: list[tuple[str, Tensor]], limit: int) 
         "metadata": {"total_parameters": sum(t.numel() for _, t in tensors), "total_size": total},
         "weight_map": dict(sorted(placed.items())),
     }
-    _write_json(folder / INDEX, index)
+    (folder / INDEX).write_text(as_json(index), encoding="utf-8")
 
 
 def _shards(tensors: list[tuple[str, Tensor]], limit: int) -> Iterator[list[tuple[str, Tensor]]]:
@@ -181,10 +177,6 @@ def _write_shard(path: Path, shard: list[tuple[str, Tensor]]) -> None:
     safetensors.torch.save_file(own, path, metadata={"format": "pt"})
     # The library's files are for their writer alone; these are as readable as their config.
     shutil.copymode(path.with_name(CONFIG), path)
-
-
-def _write_json(path: Path, content: JsonObject) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def _bytes(size: int | str) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.exchange.conventions import within_rows
 from blocklab.exchange.fields import Fields
 from blocklab.exchange.gguf_file import GgufFile
 from blocklab.exchange.gguf_tokenizer import gguf_tokenizer
@@ -93,9 +94,18 @@ def load_gguf(path: Path, dtype: torch.dtype) -> Loaded:
     wanted = stored_tensors(ARCHITECTURES[found.name].names(), config)
     check_tensors(wanted, file, path, (r"^rope_freqs\.weight$",))
     model = filled(config, wanted, file, dtype)
-    tokenizer, start_ids, stop_ids, notes = gguf_tokenizer(file.metadata, path)
+    tokenizer, before, said, more = gguf_tokenizer(file.metadata, path)
+    notes = [*found.notes, *more]
+    conventions = said.within(config.rows, notes)
+    start_ids = within_rows("bos_token_id", before, config.rows, notes)
     return Loaded(
-        model, tokenizer, f"{path} ({found.name})", start_ids, stop_ids, (*found.notes, *notes)
+        model,
+        tokenizer,
+        f"{path} ({found.name})",
+        start_ids,
+        conventions.stop_ids,
+        tuple(notes),
+        conventions,
     )
 
 

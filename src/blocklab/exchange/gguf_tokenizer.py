@@ -9,9 +9,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pydantic import JsonValue
+
 from blocklab.data.exact_cuts import LLAMA_3, QWEN_2
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
+from blocklab.exchange.conventions import Said, TextConventions, conventions_by_ids
 
 _BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 _GPT2 = _BYTES | {"use_regex": True}
@@ -35,12 +38,13 @@ _WORDS: Mapping[str, list[dict[str, Any]]] = {
 
 _CONTROL, _USER_DEFINED, _BYTE = 3, 4, 6
 _SPACE = "\u2581"
+_TEMPLATE = "tokenizer.chat_template"
 
-Found = tuple[Tokenizer | None, tuple[int, ...], tuple[int, ...], tuple[str, ...]]
+Found = tuple[Tokenizer | None, tuple[int, ...], TextConventions, tuple[str, ...]]
 
 
 def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Found:
-    """The tokenizer, the ids before a text, the ids that end one, and notes.
+    """The tokenizer, the ids before a text, what the file says about texts, and notes.
 
     A kind that is not implemented gives no tokenizer and a note, for the model can be used without.
     Raises BlocklabError where the metadata contradicts itself.
@@ -50,21 +54,22 @@ def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Found:
         for key, value in metadata.items()
         if key.startswith("tokenizer.ggml.")
     }
-    ends = [said.get(f"{name}_token_id") for name in ("eos", "eot", "eom")]
-    stops = tuple(dict.fromkeys(i for i in ends if isinstance(i, int)))
-    begin = said.get("bos_token_id")
+    ends = [_id(said, name) for name in ("eos", "eot", "eom")]
+    stops = tuple(dict.fromkeys(i for i in ends if i is not None))
+    begin = _id(said, "bos")
     kind = said.get("model")
     adds = said.get("add_bos_token", kind == "llama")
-    starts = (begin,) if isinstance(begin, int) and adds else ()
+    starts = (begin,) if begin is not None and adds else ()
+    texts = conventions_by_ids(begin, stops, _id(said, "padding"), _named(said, stops, metadata))
     if kind is None:
-        return None, starts, stops, ("there is no tokenizer in the file: give token ids",)
+        return None, starts, texts, ("there is no tokenizer in the file: give token ids",)
     try:
         definition = _definition(said, kind)
         if starts:
             definition["post_processor"] = _beginning_with(said["tokens"][starts[0]], starts[0])
     except _Unknown as unknown:
         note = f"tokenizer.ggml.{unknown}: not implemented; give token ids, or another tokenizer"
-        return None, starts, stops, (note,)
+        return None, starts, texts, (note,)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise BlocklabError(f"{path}: tokenizer.ggml: {str(error)[:120]}") from None
     try:
@@ -72,7 +77,40 @@ def gguf_tokenizer(metadata: Mapping[str, object], path: Path) -> Found:
     except Exception as error:  # the library raises bare Exception on a bad definition
         raise BlocklabError(f"{path}: tokenizer.ggml makes no tokenizer ({error})") from None
     tokenizer.end_of_text = stops[0] if stops else None
-    return tokenizer, starts, stops, ()
+    return tokenizer, starts, texts, ()
+
+
+def _id(said: Mapping[str, Any], name: str) -> int | None:
+    found = said.get(f"{name}_token_id")
+    return found if type(found) is int else None
+
+
+def _named(said: Mapping[str, Any], stops: Sequence[int], metadata: Mapping[str, object]) -> Said:
+    """Special tokens by their names and the chat templates, as tokenizer_config.json has them."""
+    ids = {
+        "bos_token": _id(said, "bos"),
+        "eos_token": stops[0] if stops else None,
+        "pad_token": _id(said, "padding"),
+        "unk_token": _id(said, "unknown"),
+    }
+    tokens = said.get("tokens")
+    known = tokens if isinstance(tokens, list) else []
+    named: Said = {
+        name: known[i]
+        for name, i in ids.items()
+        if i is not None and 0 <= i < len(known) and isinstance(known[i], str)
+    }
+    templates: dict[str, JsonValue] = {
+        key.removeprefix(_TEMPLATE).removeprefix(".") or "default": value
+        for key, value in metadata.items()
+        if (key == _TEMPLATE or key.startswith(f"{_TEMPLATE}.")) and isinstance(value, str)
+    }
+    if templates.keys() == {"default"}:
+        named |= {"chat_template": templates["default"]}
+    elif templates:
+        several: list[JsonValue] = [{"name": n, "template": text} for n, text in templates.items()]
+        named |= {"chat_template": several}
+    return named
 
 
 class _Unknown(Exception):

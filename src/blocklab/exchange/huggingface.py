@@ -7,9 +7,11 @@ import torch
 
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
+from blocklab.exchange.conventions import within_rows
 from blocklab.exchange.families import family_of
 from blocklab.exchange.family import Family
 from blocklab.exchange.fields import Fields
+from blocklab.exchange.huggingface_text import TOKENIZER, read_conventions
 from blocklab.exchange.json_file import read_json_object
 from blocklab.exchange.loaded import Loaded
 from blocklab.exchange.names import Stored, stored_tensors
@@ -17,7 +19,7 @@ from blocklab.exchange.tensor_file import TensorSource, same_numbers
 from blocklab.exchange.weights import check_tensors, filled, open_weights, stored_dtype
 from blocklab.model.config import ModelConfig
 
-CONFIG, GENERATION, TOKENIZER = "config.json", "generation_config.json", "tokenizer.json"
+CONFIG = "config.json"
 
 
 def load_huggingface(folder: Path, dtype: torch.dtype | None) -> Loaded:
@@ -40,14 +42,19 @@ def load_huggingface(folder: Path, dtype: torch.dtype | None) -> Loaded:
     notes = list(fields.notes)
     if fields.has("auto_map"):
         notes.append("auto_map names code that comes with the checkpoint; it is not run")
+    conventions = read_conventions(folder, fields, family.model_type, notes)
+    conventions = conventions.within(config.rows, notes)
     tokenizer = _tokenizer(folder, config, notes)
+    before = () if tokenizer is None else tokenizer.start_ids()
+    start_ids = within_rows("the tokenizer's first id", before, config.rows, notes)
     return Loaded(
         model=model,
         tokenizer=tokenizer,
         source=f"{folder} ({family.architecture})",
-        start_ids=() if tokenizer is None else tokenizer.start_ids(),
-        stop_ids=_stop_ids(folder, fields),
+        start_ids=start_ids,
+        stop_ids=conventions.stop_ids,
         notes=tuple(notes),
+        conventions=conventions,
     )
 
 
@@ -146,15 +153,3 @@ def _tokenizer(folder: Path, config: ModelConfig, notes: list[str]) -> Tokenizer
             "ids cannot be used"
         )
     return tokenizer
-
-
-def _stop_ids(folder: Path, fields: Fields) -> tuple[int, ...]:
-    """`eos_token_id`, as generation_config.json has it, else config.json."""
-    said = fields.value("eos_token_id", None)
-    path = folder / GENERATION
-    if path.exists():
-        said = Fields(read_json_object(path), str(path)).value("eos_token_id", said)
-    ids = said if isinstance(said, list) else [] if said is None else [said]
-    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
-        raise fields.refused("eos_token_id", said, "a token id or a list of them")
-    return tuple(ids)

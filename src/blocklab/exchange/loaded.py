@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from blocklab.data.tokenizer import Tokenizer
+from blocklab.exchange.conventions import TextConventions, let_come_with
 from blocklab.model.transformer import Transformer
 
 
@@ -20,3 +21,12 @@ class Loaded:
     """Ids after which the model is meant to stop writing."""
     notes: tuple[str, ...] = ()
     """What of the checkpoint was read with a grain of salt, in sentences."""
+    conventions: TextConventions | None = None
+    """What its authors said about texts; an export of the model or its tokenizer says it again."""
+
+    def __post_init__(self) -> None:
+        if self.conventions is None:
+            return
+        let_come_with(self.model, self.conventions)
+        if self.tokenizer is not None:
+            let_come_with(self.tokenizer, self.conventions)
