@@ -16,6 +16,7 @@ from blocklab.cli.models import named_model
 from blocklab.cli.starting_point import starting_point
 from blocklab.data.tokenizer import ByteTokenizer, Tokenizer, train_bpe
 from blocklab.errors import BlocklabError
+from blocklab.exchange.runs import load_run
 from blocklab.generation import compiled
 from blocklab.model import compiling
 from blocklab.training.trained import load_trained, weights_fingerprint
@@ -337,6 +338,16 @@ def test_training_goes_on_from_a_checkpoint(run, checkpoint, text, tmp_path):
     _, record = finetuned(run, checkpoint.folder, text, tmp_path / "on")
     assert record["spec"]["weights"] == weights_fingerprint(checkpoint.model)
     assert checkpoint.asked == [(checkpoint.folder, torch.float32)]
+
+
+def test_what_a_checkpoint_begins_and_stops_texts_with_is_kept_by_its_runs(
+    run, checkpoint, text, tmp_path, monkeypatch
+):
+    finetuned(run, checkpoint.folder, text, tmp_path / "on")
+    monkeypatch.undo()
+    kept = load_run(tmp_path / "on", None)
+    assert kept.start_ids == (7,)
+    assert set(kept.stop_ids) == {10, ByteTokenizer().end_of_text}
 
 
 def test_other_weights_are_another_run_and_no_weights_keep_their_id(run_folder):

@@ -27,7 +27,7 @@ def export(
         typer.echo(note, err=True)
     if tokenizer is not None and came_with(named.model) is not None:
         typer.echo(
-            "with another tokenizer the model leaves without what its authors said about texts: "
+            "--tokenizer: the model leaves without what its authors said about texts: "
             "special tokens, chat templates, ids to stop after and settings of generation",
             err=True,
         )

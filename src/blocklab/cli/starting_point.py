@@ -7,6 +7,7 @@ from blocklab.cli.model_argument import is_untrained, model_config
 from blocklab.cli.models import named_model
 from blocklab.data.cache import writable_cache, write_json
 from blocklab.data.tokenizer import Tokenizer
+from blocklab.exchange.runs import keep_conventions
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.training.trained import weights_fingerprint
@@ -19,6 +20,14 @@ class StartingPoint:
     config: ModelConfig
     model: Transformer | None = None
     tokenizer: Tokenizer | None = None
+    start_ids: tuple[int, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+
+    def keep_conventions(self, folder: Path, read_by: Tokenizer | None) -> None:
+        """Keep in a run's folder what the model came with about texts, if the run reads them so."""
+        own = self.tokenizer
+        if own is not None and read_by is not None and own.fingerprint == read_by.fingerprint:
+            keep_conventions(folder, self.start_ids, self.stop_ids, own)
 
     def fingerprint(self) -> str | None:
         """Of the weights; None where they are drawn."""
@@ -40,7 +49,9 @@ def starting_point(name: str, from_scratch: bool) -> StartingPoint:
         return StartingPoint(model_config(name))
     # The optimiser keeps float32 weights, whatever they were stored in.
     named = named_model(name, "float32")
-    return StartingPoint(named.model.config, named.model, named.tokenizer)
+    return StartingPoint(
+        named.model.config, named.model, named.tokenizer, named.start_ids, named.stop_ids
+    )
 
 
 def fitting_tokenizer(vocab_size: int | None) -> str | None:

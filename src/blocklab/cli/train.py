@@ -135,6 +135,7 @@ def train(
             make_folder(out)
             if dataset.folder is not None:
                 shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
+            start.keep_conventions(out, dataset.tokenizer)
         try:
             with progress:
                 outcome = train_run(

@@ -120,10 +120,11 @@ def _conventions(model: Transformer, tokenizer: Tokenizer | None) -> TextConvent
         starts = () if tokenizer is None else tokenizer.start_ids()
         # Where nothing marks beginnings, the end of the text before does.
         said = conventions_by_ids(next(iter(starts), end), () if end is None else (end,))
-    for odd in said.beyond(model.config.rows):
+    rows = model.config.rows
+    odd = said.beyond(rows)
+    if odd:
         raise BlocklabError(
-            f"{odd} is none of the model's {model.config.rows} rows; give the tokenizer that it "
-            "learnt with"
+            f"{odd[0]} is none of the model's {rows} rows; give the tokenizer that it learnt with"
         )
     return said
 

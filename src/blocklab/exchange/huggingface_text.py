@@ -1,7 +1,8 @@
 """The files of a Hugging Face folder that are about texts, read and written again.
 
 generation_config.json, tokenizer_config.json, special_tokens_map.json and the chat templates are
-carried as they are; what names code or other files stays behind. tokenizer.json is not read here.
+carried as they are; what names code or other files stays behind. Of tokenizer.json only the
+padding is read here, for the rest is the tokenizer's.
 """
 
 import json
@@ -163,13 +164,13 @@ def _padding(path: Path) -> dict[str, object]:
 
     Our tokenizers do not pad, and are stored without.
     """
-    with path.open("rb") as file:
-        # It stands before the vocabulary, which takes long to read.
-        if re.search(rb'"padding"\s*:\s*null', file.read(4096)):
-            return {}
     try:
+        with path.open("rb") as file:
+            # It stands before the vocabulary, which takes long to read.
+            if re.search(rb'"padding"\s*:\s*null', file.read(4096)):
+                return {}
         padding = json.loads(path.read_bytes()).get("padding")
-    except (ValueError, AttributeError, RecursionError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         return {}  # refused with better words where it is read as a tokenizer
     if not isinstance(padding, dict):
         return {}

@@ -18,7 +18,8 @@ from blocklab.exchange.families.qwen3_moe import Qwen3Moe
 from blocklab.exchange.families.smollm3 import SmolLM3
 from blocklab.exchange.family import Family
 
-# The most widely read come first: what two families can say is written as the earlier one.
+# The most widely read come first: what two families can say is written as the earlier one, unless
+# it came as the later.
 FAMILIES: tuple[Family, ...] = (
     GPT2(),
     Llama(),
