@@ -255,7 +255,7 @@ def _own_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
 
     @bl.part("norm", "own-power")
     class Power(nn.Module):
-        def __init__(self, d: int, power: float = 0.5) -> None:
+        def __init__(self, d: int, steepness: float = 0.5) -> None:
             super().__init__()
 
 
@@ -286,17 +286,23 @@ def test_a_mistake_before_a_change_of_kind_is_still_named() -> None:
     ("changes", "message"),
     [
         (
-            {"block.norm.power": 0.6},
-            r"^block\.norm\.power: unknown key 'power'; "
+            {"block.norm.steepness": 0.6},
+            r"^block\.norm\.steepness: unknown key 'steepness'; "
             r"own-power has it: set block\.norm\.kind=own-power first$",
         ),
         (
-            {"block.norm": {"power": 0.6}},
+            {"block.norm": {"steepness": 0.6}},
             r"own-power has it: set block\.norm\.kind=own-power first$",
         ),
-        ({"block.norm": {"kind": "rms", "power": 0.6}}, r"own-power has it: set kind=own-power"),
-        ({"blocks.1.norm.power": 0.6}, r"own-power has it: set block\.norm\.kind=own-power first$"),
-        ({"positions.base": 0.6}, r"rotary have it: set positions\.kind=sinusoidal first$"),
+        (
+            {"block.norm": {"kind": "rms", "steepness": 0.6}},
+            r"own-power has it: set kind=own-power",
+        ),
+        ({"blocks.1.norm.steepness": 0.6}, r"own-power has it: set block\.norm\.kind=own-power first$"),
+        (
+            {"positions.base": 0.6},
+            r"sinusoidal, rotary.* have it: set positions\.kind=sinusoidal first$",
+        ),
         ({"block.norm.nothing": 0.6}, r"unknown key 'nothing'; .*\(valid: bias, eps"),
     ],
     ids=str,
