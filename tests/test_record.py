@@ -298,7 +298,10 @@ def test_a_mistake_before_a_change_of_kind_is_still_named() -> None:
             {"block.norm": {"kind": "rms", "steepness": 0.6}},
             r"own-power has it: set kind=own-power",
         ),
-        ({"blocks.1.norm.steepness": 0.6}, r"own-power has it: set block\.norm\.kind=own-power first$"),
+        (
+            {"blocks.1.norm.steepness": 0.6},
+            r"own-power has it: set block\.norm\.kind=own-power first$",
+        ),
         (
             {"positions.base": 0.6},
             r"sinusoidal, rotary.* have it: set positions\.kind=sinusoidal first$",
