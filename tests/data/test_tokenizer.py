@@ -209,9 +209,20 @@ def test_the_end_of_text_is_what_the_config_beside_the_file_says(
     for said in ("a", {"content": "a"}):
         config.write_text(json.dumps({"eos_token": said}))
         assert Tokenizer.load(tmp_path).end_of_text == bpe.encode("a")[0]
+    config.write_text(json.dumps({"eos_token": {"lstrip": True}}))
+    assert Tokenizer.load(tmp_path).end_of_text == bpe.end_of_text
     config.write_text("{")
     with pytest.raises(BlocklabError, match="tokenizer_config"):
         Tokenizer.load(tmp_path)
+
+
+def test_bytes_with_special_tokens_are_more_than_bytes(tmp_path: Path) -> None:
+    theirs = HuggingFace.from_str(load_tokenizer("bytes").definition)
+    theirs.add_special_tokens(["<|endoftext|>"])
+    theirs.save(str(tmp_path / "tokenizer.json"))
+    found = Tokenizer.load(tmp_path)
+    assert (found.vocab_size, found.end_of_text) == (257, 256)
+    assert found.encode("é") == list("é".encode())
 
 
 def test_truncation_and_padding_stored_in_a_file_do_not_act(bpe: Tokenizer, tmp_path: Path) -> None:

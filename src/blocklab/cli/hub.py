@@ -14,6 +14,9 @@ _FILES = (
     "generation_config.json",
     "tokenizer.json",
     "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+    "additional_chat_templates/*.jinja",
     "*.safetensors",
     "*.safetensors.index.json",
 )
@@ -22,8 +25,9 @@ _FILES = (
 def fetched(name: str) -> Path:
     """The folder that holds the checkpoint `hf:org/name`.
 
-    Only configuration, tokenizer and safetensors are fetched: no code and no pickle. Raises
-    BlocklabError without huggingface_hub, without a network, and for a name that is not there.
+    Only configuration, tokenizer, chat templates and safetensors are fetched: no code and no
+    pickle. Raises BlocklabError without huggingface_hub, without a network, and for a name that is
+    not there.
     """
     folder = _fetched(name, _FILES)
     # Without a network the hub's cache hands out whatever it holds.

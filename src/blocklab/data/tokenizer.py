@@ -155,7 +155,7 @@ class Tokenizer:
                 said = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
             except (OSError, ValueError, AttributeError) as error:
                 raise BlocklabError(f"{config}: cannot be read ({error})") from None
-            names = (said["content"] if isinstance(said, dict) else said, *names)
+            names = (said.get("content") if isinstance(said, dict) else said, *names)
         ids = (self._backend.token_to_id(name) for name in names if isinstance(name, str))
         return next((i for i in ids if i is not None), None)
 
@@ -225,7 +225,8 @@ def _byte_definition() -> str:
 
 def _is_bytes(definition: dict[str, dict[str, object]]) -> bool:
     model = definition["model"]
-    return model.get("vocab") == _byte_vocabulary() and model.get("merges") == []
+    plain = model.get("vocab") == _byte_vocabulary() and model.get("merges") == []
+    return plain and not definition.get("added_tokens")
 
 
 def bpe_size(name: str) -> int | None:

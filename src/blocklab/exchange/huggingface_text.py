@@ -118,8 +118,6 @@ def _tokenizer_config(
         said |= conventions.tokenizer or {}
     else:
         said = dict(conventions.tokenizer)
-        if conventions.chat_templates:
-            said.pop("chat_template", None)  # those in files of their own come before it
         if conventions.model_type == model_type:
             return said
     special = conventions.special_tokens or {}
