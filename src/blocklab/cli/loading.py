@@ -16,8 +16,8 @@ from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
+from blocklab.training.texts import resolved_vocabulary
 from blocklab.training.trained import is_run, run_spec
-from blocklab.training.trainer import resolved_vocabulary
 
 CHARACTERS_PER_TOKEN = 8
 """More text than any tokenizer needs for a batch."""

@@ -10,8 +10,8 @@ from blocklab.report.formats import rate
 from blocklab.report.limits import off_size
 from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
-from blocklab.study.matching import MEASURES, natural_width
-from blocklab.study.plan import Plan, PlannedArm, n_tokens, states_width
+from blocklab.study.matching import MEASURES, natural_width, states_width
+from blocklab.study.plan import Plan, PlannedArm, n_tokens
 from blocklab.study.rates import search_grid
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study

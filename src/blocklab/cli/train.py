@@ -66,8 +66,9 @@ def train(
         train_run,
     )
     from blocklab.training.self_test import share_tested
+    from blocklab.training.texts import resolved_vocabulary
     from blocklab.training.trained import trained_on
-    from blocklab.training.trainer import resolved_vocabulary, self_tested
+    from blocklab.training.trainer import self_tested
 
     plugins = load_plugins(plugin or ())
     values = settings(changes)

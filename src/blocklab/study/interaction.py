@@ -12,7 +12,6 @@ from blocklab.study.verdict import (
     enough_pairs,
     interval_text,
     pairs,
-    within_slack,
 )
 
 InteractionWord = Literal[
@@ -81,6 +80,6 @@ def _word(found: Estimate | None, why: str, n_complete: int, n_planned: int) -> 
         return "undecided"
     if found is None or not enough_pairs(n_complete, n_planned):
         return "too few complete pairs"
-    if found.p >= SIGNIFICANT or within_slack(found):
+    if found.p >= SIGNIFICANT or found.within_slack:
         return "no interaction found"
     return "together better than the sum" if found.mean < 0 else "together worse than the sum"

@@ -19,7 +19,6 @@ from blocklab.study.verdict import (
     enough_pairs,
     interval_text,
     require_slack,
-    within_slack,
 )
 
 TrendWord = Literal["exploratory", "flips", "grows", "fades", "no trend resolved"]
@@ -122,7 +121,7 @@ def _word(slope: Estimate, first: Estimate, last: Estimate) -> TrendWord:
     ends_differ = first.mean * last.mean < 0
     if ends_differ and all(_shown(end, end.p_with_sign(end.mean)) for end in (first, last)):
         return "flips"
-    if slope.low <= 0 <= slope.high or within_slack(slope):
+    if slope.low <= 0 <= slope.high or slope.within_slack:
         return "no trend resolved"
     if slope.mean * last.mean > 0 and _shown(last, last.p):
         return "grows"
@@ -132,13 +131,13 @@ def _word(slope: Estimate, first: Estimate, last: Estimate) -> TrendWord:
 
 
 def _shown(effect: Estimate, p: float) -> bool:
-    return p < SIGNIFICANT and not within_slack(effect)
+    return p < SIGNIFICANT and not effect.within_slack
 
 
 def _hidden(slope: Estimate, first: Estimate, last: Estimate) -> str:
     """What would be significant if it were not within its slack."""
     found = (("slope", slope), ("first effect", first), ("last effect", last))
-    hidden = [name for name, one in found if one.p < SIGNIFICANT and within_slack(one)]
+    hidden = [name for name, one in found if one.p < SIGNIFICANT and one.within_slack]
     return f"within the slack: {', '.join(hidden)}" if hidden else ""
 
 

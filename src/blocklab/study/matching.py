@@ -1,6 +1,6 @@
 """Equal sizes: the feed-forward width at which a variant costs what the baseline does."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
@@ -54,3 +54,19 @@ def matched(config: ModelConfig, target: int, measure: Callable[[ModelConfig], i
             f"{WIDTH}: no width matches; even {MULTIPLE} is too large. Set match: none"
         )
     return config if best == width else config.with_changes({WIDTH: best})
+
+
+def states_width(changes: Mapping[str, object], config: ModelConfig) -> bool:
+    """Whether the feed-forward width of a changed config is a number that its changes state, by
+    its own path or inside a mapping: it is then left as it is."""
+    width = getattr(getattr(config.block, "feed_forward", None), "d_ff", None)
+    return width is not None and width in _stated_widths(changes)
+
+
+def _stated_widths(changes: Mapping[str, object]) -> Iterator[object]:
+    for path, value in changes.items():
+        if f"{WIDTH}.".startswith(f"{path}."):
+            stated: object = value
+            for step in WIDTH.removeprefix(path).split(".")[1:]:
+                stated = stated.get(step) if isinstance(stated, Mapping) else None
+            yield stated

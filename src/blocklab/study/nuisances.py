@@ -19,7 +19,6 @@ from blocklab.study.verdict import (
     enough_pairs,
     interval_text,
     require_slack,
-    within_slack,
 )
 
 Dependence = Literal["flips", "size depends", "not shown to depend"]
@@ -203,7 +202,7 @@ def _values(cells: Sequence[Cell], seeds: Iterable[int]) -> list[float]:
 def _agrees(cell: Cell, sign: float) -> bool:
     values = _values([cell], cell.differences)
     here = paired(values, cell.slack_variant, cell.slack_baseline)
-    return here.p_with_sign(sign) < SIGNIFICANT and not within_slack(here)
+    return here.p_with_sign(sign) < SIGNIFICANT and not here.within_slack
 
 
 def _average(
@@ -261,7 +260,7 @@ def _contrasts(
         (first, second): _average([(1.0, by_level[first]), (-1.0, by_level[second])], seeds)
         for first, second in itertools.combinations(by_level, 2)
     }
-    return {pair: 1.0 if within_slack(one) else one.p for pair, one in found.items()}
+    return {pair: 1.0 if one.within_slack else one.p for pair, one in found.items()}
 
 
 def _finding(
@@ -284,7 +283,7 @@ def _finding(
 
 def _opposite(by_level: Mapping[str, Estimate], threshold: float) -> tuple[str, ...]:
     """The levels with the surest positive and the surest negative effect, if both are sure."""
-    shown = [level for level, effect in by_level.items() if not within_slack(effect)]
+    shown = [level for level, effect in by_level.items() if not effect.within_slack]
     if not shown:
         return ()
     up = min(shown, key=lambda level: by_level[level].p_positive)

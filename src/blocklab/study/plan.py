@@ -10,14 +10,14 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.looks import ONE_LOOK, Look, first_look, second_look
-from blocklab.study.matching import MEASURES, WIDTH, matched
+from blocklab.study.matching import MEASURES, WIDTH, matched, states_width
 from blocklab.study.plugins import used_by
 from blocklab.study.results import IN_FLOAT32, ArmRole, Axis, Text
 from blocklab.study.statistics import Estimate
 from blocklab.study.study import PLACEBO, Changes, Study, StudyTraining, is_of_the_study
 from blocklab.training.numerics import Numerics
 from blocklab.training.run import RunSpec
-from blocklab.training.trainer import resolved_vocabulary
+from blocklab.training.texts import resolved_vocabulary
 
 SWEPT = "training.validation_tokens"
 """The one path of training that decides what the loss is measured on."""
@@ -358,22 +358,6 @@ def _require_the_same_windows(config: ModelConfig, baseline: ModelConfig) -> Non
             "is predicted from more or less text. Set it in the baseline, or name it under "
             "nuisances, where all arms of a comparison have it"
         )
-
-
-def states_width(changes: Changes, config: ModelConfig) -> bool:
-    """Whether the feed-forward width of a changed config is a number that its changes state, by
-    its own path or inside a mapping: it is then left as it is."""
-    width = getattr(getattr(config.block, "feed_forward", None), "d_ff", None)
-    return width is not None and width in _stated_widths(changes)
-
-
-def _stated_widths(changes: Changes) -> Iterator[object]:
-    for path, value in changes.items():
-        if f"{WIDTH}.".startswith(f"{path}."):
-            stated: object = value
-            for step in WIDTH.removeprefix(path).split(".")[1:]:
-                stated = stated.get(step) if isinstance(stated, Mapping) else None
-            yield stated
 
 
 def width_key(variant: str, baseline: PlannedArm, rung: str) -> str:

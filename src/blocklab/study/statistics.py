@@ -69,6 +69,14 @@ class Estimate:
         """The larger of the two slacks, nats."""
         return max(self.slack_below, self.slack_above)
 
+    @property
+    def within_slack(self) -> bool:
+        """Whether the mean is no larger than the larger slack: nothing is resolved there.
+
+        A parabola may read an arm too low as well as too high, which one-sided slacks do not cover.
+        """
+        return abs(self.mean) <= self.slack
+
     def inside(self, bound: float) -> bool:
         """Whether the whole interval lies within ±bound."""
         return -bound < self.low and self.high < bound

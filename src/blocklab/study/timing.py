@@ -16,8 +16,8 @@ from blocklab.model.count import count
 from blocklab.record import with_changes
 from blocklab.study.course import courses
 from blocklab.study.engines.engine import default_workers
-from blocklab.study.matching import MULTIPLE, WIDTH, natural_width
-from blocklab.study.plan import Plan, PlannedArm, states_width, width_key
+from blocklab.study.matching import MULTIPLE, WIDTH, natural_width, states_width
+from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
 from blocklab.training.devices import PROCESSOR
 from blocklab.training.memory import peak_memory, start_measuring_memory

@@ -263,14 +263,6 @@ def enough_pairs(n_complete: int, n_planned: int) -> bool:
     return n_complete >= 2 and whole * n_complete >= share * n_planned
 
 
-def within_slack(effect: Estimate) -> bool:
-    """Whether an effect is no larger than either arm's slack: nothing is resolved there.
-
-    A parabola may read an arm too low as well as too high, which one-sided slacks do not cover.
-    """
-    return abs(effect.mean) <= effect.slack
-
-
 def interval_text(estimate: Estimate) -> str:
     """An interval with its level, as sentences show it."""
     return f"{estimate.level:.0%}: {estimate.low:+.4f} to {estimate.high:+.4f}"
@@ -372,7 +364,7 @@ def _verdict(
 def _judged(one: _Comparison, p: float, delta: float) -> tuple[Word, str]:
     assert one.estimate is not None
     assert one.tested is not None
-    if p < SIGNIFICANT and not within_slack(one.tested):
+    if p < SIGNIFICANT and not one.tested.within_slack:
         return ("better" if one.tested.mean < 0 else "worse"), ""
     if not one.estimate.inside(delta):
         within = f"the difference is within the slack of {one.estimate.slack:.4f}"

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from blocklab.data.dataset import DataConfig, Dataset, prepare, require_windows
+from blocklab.data.dataset import Dataset, require_windows
 from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.model.compiled_blocks import compiled
@@ -42,6 +42,7 @@ from blocklab.training.observed import Divergence, Evaluation, StepMetrics
 from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
 from blocklab.training.ranks import ALONE, Alone, require_shares
 from blocklab.training.spread import all_finite
+from blocklab.training.texts import dataset_of, resolved_vocabulary
 
 EVALUATED_AT_ONCE = 2048
 """Tokens. Measured on a Zen 5, 4 layers of 64 to 256: half or twice as many take up to a tenth
@@ -91,7 +92,7 @@ class Trainer:
         self.seed = seed
         self.ranks = ranks
         require_shares(self.training, ranks)
-        self.dataset = _dataset(corpus, tokenizer, config.vocab_size)
+        self.dataset = dataset_of(corpus, tokenizer, config.vocab_size)
         self.config = resolved_vocabulary(config, self.dataset.vocab_size)
         context = self.config.context_length
         require_windows(self.dataset, context)
@@ -383,28 +384,3 @@ def named_parameters(model: Transformer) -> list[NamedParameter]:
     """Every distinct parameter with its path and role, in module order."""
     specs = model.config.parameters()
     return [NamedParameter(path, specs[path].role, p) for path, p in model.named_parameters()]
-
-
-def resolved_vocabulary(config: ModelConfig, n_ids: int) -> ModelConfig:
-    """The config with `vocab_size` from a tokenizer of `n_ids` ids where it was null.
-
-    Raises BlocklabError when the tokenizer has ids that the model has no rows for.
-    """
-    if config.vocab_size is None:
-        return config.with_changes({"vocab_size": n_ids})
-    if config.vocab_size < n_ids:
-        raise BlocklabError(
-            f"vocab_size: the model has {config.vocab_size} rows, the tokenizer {n_ids} ids; "
-            "choose a smaller tokenizer or set vocab_size to null"
-        )
-    return config
-
-
-def _dataset(
-    corpus: str | Path | Tensor | Dataset, tokenizer: str | None, vocab_size: int | None
-) -> Dataset:
-    if isinstance(corpus, Dataset):
-        return corpus
-    if isinstance(corpus, Tensor):
-        return Dataset.from_tokens(corpus, vocab_size)
-    return prepare(DataConfig(corpus=str(corpus), tokenizer=tokenizer))
