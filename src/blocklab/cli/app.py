@@ -30,7 +30,7 @@ from blocklab.cli import (
 )
 from blocklab.errors import BlocklabError
 from blocklab.interrupts import hand_over
-from blocklab.torchrun import started_by_torchrun
+from blocklab.torchrun import leave, started_by_torchrun
 
 app = typer.Typer(
     name="blocklab",
@@ -101,10 +101,7 @@ def _require_one_process(arguments: list[str]) -> None:
 
 def _end(code: int) -> NoReturn:
     if started_by_torchrun():
-        # Threads that still speak to the other processes would abort this one while it ends.
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(code)
+        leave(code)
     sys.exit(code)
 
 

@@ -172,7 +172,8 @@ def require_shares(training: TrainingConfig, ranks: Alone) -> None:
 def joined(device: str | None) -> Iterator[tuple[Alone, str | None]]:
     """This process among those that torchrun has started, and the device that it takes.
 
-    `device` is the name of its kind, or null for an accelerator where there is one. A process that
+    `device` is the name of its kind, or null for an accelerator where there is one. A script that
+    used it ends by `torchrun.leave`. A process that
     nobody started beside others is alone, and its device is as it was asked for. Raises
     BlocklabError where a machine has fewer accelerators than processes, RunFailed when another of
     them is lost.

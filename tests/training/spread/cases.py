@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 from blocklab.record import with_changes
+from blocklab.torchrun import leave
 from blocklab.training.config import TrainingConfig
 from blocklab.training.numerics import Numerics
 from blocklab.training.ranks import ALONE, Alone, joined
@@ -130,6 +131,7 @@ def main() -> None:
         if ranks.leads:
             (folder / "found.json").write_text(json.dumps(found))
         ranks.any(False)  # wait for it
+    leave(0)
 
 
 if __name__ == "__main__":
