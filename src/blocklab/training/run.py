@@ -6,26 +6,23 @@ The record says everything that decides the result, and its hash is the run's id
 is finished.
 """
 
-import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from blocklab.data.dataset import DataConfig, Dataset
+from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.files import make_folder, write_atomically
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
-from blocklab.record import Record, first_difference
+from blocklab.record import first_difference
 from blocklab.training.checkpoint import (
     JsonObject,
     MetricsFile,
@@ -34,18 +31,16 @@ from blocklab.training.checkpoint import (
     remove_checkpoints,
     save_checkpoint,
 )
-from blocklab.training.config import TrainingConfig
 from blocklab.training.devices import usable_device
-from blocklab.training.inspection import Insides, Inspection, summarised_looks
+from blocklab.training.inspection import Inspection, summarised_looks
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
 from blocklab.training.observed import Divergence, Evaluation, StepMetrics
 from blocklab.training.ranks import ALONE, Alone
 from blocklab.training.recall import answers_of, recall
+from blocklab.training.run_record import RESULTS, RunOutcome, RunSpec
 from blocklab.training.spread import placed_like, whole
 from blocklab.training.stability import (
-    GradientNorms,
-    Spikes,
     ended_high,
     find_spikes,
     summarised_norms,
@@ -54,88 +49,10 @@ from blocklab.training.state import state_of
 from blocklab.training.tensors import write_tensors
 from blocklab.training.trainer import Trainer
 
-RESULTS = 1
-"""Raised whenever a golden loss changes, so that no run of an older version is taken for new."""
-
 CHECKPOINT_SECONDS = 60.0
 
 WINDOWS = "validation.safetensors"
 """The final loss of every validation window: `losses` in nats, `n_targets` as their weights."""
-
-
-class RunSpec(Record):
-    """Everything that decides a run's result."""
-
-    model: ModelConfig
-    training: TrainingConfig
-    data: DataConfig
-    data_fingerprint: str
-    seed: int
-    metrics: tuple[Literal["recall"], ...] = ()
-    """What is measured beside the loss at the end."""
-    draw: str = ""
-    """Names another initial draw under the same seed (the placebo's)."""
-    weights: str | None = None
-    """Fingerprint of the weights it starts from; null draws them."""
-    numerics: Numerics = Numerics()
-    torch: str = ".".join(torch.__version__.split(".")[:2])
-    plugins: dict[str, str] = Field(default_factory=dict)
-    """Fingerprint of each file that defines parts of the user's own."""
-    processes: int = Field(1, gt=0)
-    """That the model is spread over, each with a share of every batch."""
-    results: int = RESULTS
-
-    @property
-    def id(self) -> str:
-        """16 hex digits, equal for equal records whatever their order on paper."""
-        record = self.plain()
-        # Where nothing was chosen, a run keeps the id it had before there was a choice.
-        for name, usual in (("weights", None), ("processes", 1)):
-            if record[name] == usual:
-                del record[name]
-        text = json.dumps(record, sort_keys=True, separators=(",", ":"))
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-@dataclass(frozen=True)
-class RunOutcome:
-    """What a finished run is reported by; losses are None when it diverged."""
-
-    validation_loss: float | None
-    train_loss: float | None
-    start_loss: float
-    diverged_at: int | None
-    diverged_in: str | None
-    steps: int
-    tokens: int
-    epochs: float
-    seconds: float
-    tokens_per_second: float
-    peak_memory: int
-    inspect_seconds: float = 0.0
-    """Of `seconds`, what looking into the model took."""
-    compile_seconds: float = 0.0
-    """Beside `seconds`."""
-    recall: float | None = None
-    """Share of determined answers given, where it was asked for."""
-    spikes: Spikes | None = None
-    """Of the training loss; None where the run is too short to tell."""
-    norms: GradientNorms | None = None
-    log_z: float | None = None
-    """Of the output's softmax: mean over the last tenth of the steps."""
-    insides: Insides | None = None
-    """None where the run was not looked into."""
-
-    @classmethod
-    def read(cls, stored: dict[str, Any]) -> "RunOutcome":
-        """From the plain values of `asdict`. Raises TypeError for others."""
-        kinds = {"spikes": Spikes, "norms": GradientNorms, "insides": Insides}
-        parts = {
-            name: kind(**stored[name])
-            for name, kind in kinds.items()
-            if stored.get(name) is not None
-        }
-        return cls(**stored | parts)
 
 
 class Stopped(Exception):
@@ -421,4 +338,13 @@ def _recall(trainer: Trainer, spec: RunSpec) -> float | None:
     return found
 
 
-__all__ = ["Numerics", "RunOutcome", "RunSpec", "StepMetrics", "Stopped", "finished", "train_run"]
+__all__ = [
+    "RESULTS",
+    "Numerics",
+    "RunOutcome",
+    "RunSpec",
+    "StepMetrics",
+    "Stopped",
+    "finished",
+    "train_run",
+]
