@@ -53,6 +53,13 @@ def test_a_study_is_trained_reported_and_not_trained_again(run, study, tmp_path)
     assert run("report", moved)[0] == 0
     assert (moved / "report.html").exists()
 
+    code, said, _ = run("tensorboard", moved)
+    assert code == 0
+    assert "240 steps" in said
+    shown = {str(p.relative_to(moved / "tensorboard")) for p in moved.glob("tensorboard/*/*/*")}
+    assert len(shown) == 3 * 2 * 2
+    assert "layer-norm/rate=0.003/seed=2" in shown
+
     # More seeds and variants are a widening; finished runs stay as they are.
     code, _, _ = run(
         "ablate", study, "--out", moved, "--seeds", 3, "--variant", "eps:block.norm.eps=0.1"

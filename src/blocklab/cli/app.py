@@ -26,6 +26,7 @@ from blocklab.cli import (
     plan,
     report,
     reproduce,
+    tensorboard,
     train,
 )
 from blocklab.errors import BlocklabError
@@ -52,6 +53,7 @@ _COMMANDS = (
     inspect.inspect,
     reproduce.reproduce,
     compare.compare,
+    tensorboard.tensorboard,
 )
 for _command in _COMMANDS:
     app.command()(_command)

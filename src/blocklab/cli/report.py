@@ -12,7 +12,7 @@ def report(
     """Write the report again from what a study's folder holds; trains nothing."""
     from blocklab.cli.summary import print_summary
     from blocklab.report.html import write_report
-    from blocklab.study.runner import stored_result
+    from blocklab.study.stored import stored_result
 
     result = stored_result(folder)
     print_summary(result, write_report(result, folder))

@@ -18,7 +18,7 @@ from blocklab.study.plugins import copies_in, sources_of, write_copies
 from blocklab.study.results import Point, RunResult, Text
 from blocklab.study.statistics import Array
 from blocklab.study.study import Study
-from blocklab.training.checkpoint import read_metrics
+from blocklab.training.checkpoint import METRICS, read_metrics
 from blocklab.training.inspection import Inspection
 from blocklab.training.run import WINDOWS, RunOutcome, finished
 
@@ -229,7 +229,7 @@ class StudyFolder:
 
     def with_curves(self, result: RunResult) -> RunResult:
         """The result of a run of this folder with what was logged on the way."""
-        rows = read_metrics(self.path / "runs" / result.id / "metrics.jsonl")
+        rows = read_metrics(self.path / "runs" / result.id / METRICS)
         looks = tuple(
             (row["step"], Inspection(**row["inspection"])) for row in rows if "inspection" in row
         )

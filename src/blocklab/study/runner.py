@@ -1,36 +1,31 @@
 """A study from question to result: prepare, plan, train what is missing, summarise."""
 
-import platform
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Protocol
-
-import torch
 
 from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
-from blocklab.study.cost import Cost, cost_of, counted, spent
-from blocklab.study.course import Known, all_courses, courses, missing_runs
+from blocklab.study.cost import counted, spent
+from blocklab.study.course import all_courses, missing_runs
 from blocklab.study.engines.cluster import RayCluster
 from blocklab.study.engines.connection import connected
 from blocklab.study.engines.engine import Engine, Job, Progress, default_workers
 from blocklab.study.engines.pool import ProcessPool
-from blocklab.study.evidence import at_look, tuned_windows
+from blocklab.study.evidence import at_look
 from blocklab.study.folder import Circumstances, StudyFolder
 from blocklab.study.liveness import Difference, carried_over, require_differences
 from blocklab.study.own_faults import unnamed_writers
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
-from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult, Text
-from blocklab.study.rungs import ladders
+from blocklab.study.results import StudyResult, Text
+from blocklab.study.stored import collected
 from blocklab.study.study import Study
-from blocklab.study.summary import interactions, over_cells, summarised
 from blocklab.study.timing import Say, with_numerics, with_timed_widths
 from blocklab.training.devices import PROCESSOR, usable_device
 from blocklab.training.memory import give_back_freed_memory
@@ -177,69 +172,10 @@ def _engine(
     return RayCluster(workers=workers, threads=numerics.threads, accelerated=accelerated, tell=tell)
 
 
-def stored_result(folder: str | Path) -> StudyResult:
-    """The result from what a folder holds; trains nothing and needs no corpus."""
-    place = StudyFolder(Path(folder))
-    fingerprints = load_plugins(place.plugins)
-    study, circumstances = place.read()
-    return collected(plan(study, circumstances.text, fingerprints), circumstances, place)
-
-
 def usual_workers(plan: Plan) -> int:
     """How many processes train a study where nobody says."""
     accelerated = plan.numerics.device != PROCESSOR
     return default_workers(plan.numerics.threads, accelerated=accelerated)
-
-
-def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> StudyResult:
-    """The result from whatever runs of the plan are finished."""
-    known = place.known()
-    plan = at_look(plan, courses(plan, known), place.windows_of)
-    asked = [run for way in all_courses(plan, known) for run in way.runs]
-    done = [run for run in asked if run.id in known]
-    found = (place.result_of(run) for run in done)
-    runs: tuple[RunResult, ...] = tuple(run for run in found if run is not None)
-    arms, cells = _arms(plan, known, runs, place)
-    rungs = [
-        (rung.axis, RungResult(rung.plan.rung, rung.size, _arms(rung.plan, known, runs, place)[0]))
-        for rung in plan.ladder
-    ]
-    result = StudyResult(
-        facts=_facts(plan, circumstances, len(asked) - len(done), cost_of(place.path)),
-        arms=arms,
-        runs=runs,
-        interactions=interactions(plan, arms),
-        cells=cells if len(cells) > 1 else {},
-        ladders=ladders(plan, arms, rungs, finished=len(done) == len(asked)),
-    )
-    drawn = {run.id for run in result.drawn()}
-    with_curves = (place.with_curves(run) if run.id in drawn else run for run in runs)
-    return replace(result, runs=tuple(with_curves))
-
-
-def _arms(
-    plan: Plan, known: Known, runs: Sequence[RunResult], place: StudyFolder
-) -> tuple[tuple[Arm, ...], dict[str, tuple[Arm, ...]]]:
-    """The arms over all cells of one plan, and in each."""
-    ways = courses(plan, known)
-    cells = {
-        cell.arms[0].cell: summarised(
-            cell, [way for way in ways if way.arm.cell == cell.arms[0].cell], runs, place.windows_of
-        )
-        for cell in plan.cells
-    }
-    if len(cells) == 1:
-        return next(iter(cells.values())), cells
-    windows = [
-        {
-            way.arm.name: tuned_windows(plan, way, place.windows_of)
-            for way in ways
-            if way.arm.cell == c
-        }
-        for c in cells
-        if all(way.reading is not None for way in ways)
-    ]
-    return over_cells(plan, cells, windows), cells
 
 
 def described(dataset: Dataset) -> Text:
@@ -346,48 +282,3 @@ class _Training:
         unknown = max(0, self.expected - self.found - len(self.under_way))
         expected = done + left + round(unknown * self.steps_of_a_run)
         self.watcher.progressed(done, max(expected, 1), self.found, self.expected)
-
-
-def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost | None) -> Facts:
-    text = circumstances.text
-    study, baseline = plan.study, plan.arms[0]
-    swept = study.training.validation_tokens or text.validation_tokens
-    numerics = plan.numerics
-    return Facts(
-        question=study.question,
-        budget=study.budget,
-        command=circumstances.command,
-        corpus=study.data.corpus,
-        tokenizer=text.tokenizer,
-        vocab_size=text.vocab_size,
-        unigram_entropy=text.unigram_entropy,
-        train_tokens=text.train_tokens,
-        validation_tokens=min(swept, text.validation_tokens),
-        context_length=baseline.config.context_length,
-        d_model=baseline.config.d_model,
-        n_layers=baseline.config.n_layers,
-        batch_size=study.training.batch_size,
-        steps=study.training.n_steps(baseline.config.context_length) or 0,
-        seeds=plan.seeds,
-        learning_rates=study.training.learning_rates,
-        match=study.match,
-        versions={
-            "blocklab": version("blocklab"),
-            "torch": torch.__version__,
-            "Python": platform.python_version(),
-            "device": numerics.device,
-            "dtype": numerics.dtype,
-            "compiled": "yes" if numerics.compile else "no",
-            "threads a run": str(numerics.threads),
-        },
-        notes=text.notes,
-        delta=study.delta,
-        looked=study.looked,
-        looks=study.looks,
-        judged_seeds=plan.judging_seeds,
-        n_missing=n_missing,
-        level=plan.look.level,
-        searched=study.search,
-        differences=circumstances.differences,
-        cost=cost,
-    )

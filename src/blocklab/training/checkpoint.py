@@ -30,6 +30,9 @@ NEWEST = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 DAMAGED = "checkpoint.damaged.safetensors"
 
+METRICS = "metrics.jsonl"
+"""What a run measures, a row a step."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -156,7 +159,7 @@ class MetricsFile:
         self._file: BinaryIO | None = None
 
     def append(self, row: JsonObject) -> None:
-        """Add a row. It is certain to be on disk after `flush`."""
+        """Add a row, for whoever reads along. It is certain to be on disk after `flush`."""
         found: list[list[object]] = []
         strict = _strict(row, [], found)
         strict |= {"non_finite": found} if found else {}
@@ -166,6 +169,7 @@ class MetricsFile:
                 self.truncate_to(math.inf)
                 self._file = open(self.path, "ab")  # noqa: SIM115
             self._file.write(line.encode())
+            self._file.flush()
         except OSError as error:
             raise refused(self.path, error) from error
 
@@ -173,7 +177,6 @@ class MetricsFile:
         """Wait until every row is on disk. Do so before the checkpoint that counts on them."""
         try:
             if self._file is not None:
-                self._file.flush()
                 os.fsync(self._file.fileno())
         except OSError as error:
             raise refused(self.path, error) from error

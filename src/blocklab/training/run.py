@@ -24,6 +24,7 @@ from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.record import first_difference
 from blocklab.training.checkpoint import (
+    METRICS,
     JsonObject,
     MetricsFile,
     load_checkpoint,
@@ -107,7 +108,7 @@ def train_run(
         raise BlocklabError("how long? give training.steps or training.tokens")
     _begin(trainer, spec, start)
     _resume(trainer, spec, folder)
-    metrics = MetricsFile(folder / "metrics.jsonl")
+    metrics = MetricsFile(folder / METRICS)
     ranks.told(partial(metrics.truncate_to, trainer.steps_done))
     if on_begin is not None:
         on_begin(trainer)
@@ -268,7 +269,7 @@ def _for_the_folder(ranks: Alone, tensors: Mapping[str, Tensor]) -> dict[str, Te
 
 def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> RunOutcome:
     ranks = trainer.ranks
-    rows = ranks.told(partial(read_metrics, folder / "metrics.jsonl"))
+    rows = ranks.told(partial(read_metrics, folder / METRICS))
     losses = [row["train_loss"] for row in rows]
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan

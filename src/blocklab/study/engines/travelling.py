@@ -28,13 +28,13 @@ from blocklab.study.plugins import (
     sources_of,
     write_copies,
 )
-from blocklab.training.checkpoint import DAMAGED, NEWEST, PREVIOUS, remove_checkpoints
+from blocklab.training.checkpoint import DAMAGED, METRICS, NEWEST, PREVIOUS, remove_checkpoints
 from blocklab.training.run import RunSpec, Stopped, train_run
 
 Files = Mapping[str, bytes]
 """The files of a folder by name."""
 
-LAST = ("metrics.jsonl", NEWEST, "run.json")
+LAST = (METRICS, NEWEST, "run.json")
 """Written after all else and in this order: a checkpoint may be older than the metrics, which are
 cut to it, and a folder with run.json is finished.
 """
