@@ -6,7 +6,7 @@ WORKERS ?= $(shell getconf _NPROCESSORS_ONLN)
 # One thread a process: tests and runs are many small trainings side by side.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: ablate test test-all lint types clean
+.PHONY: ablate test test-all lint types docs clean
 
 ablate: $(VENV)/.core
 	$(BIN)/blocklab ablate --budget quick
@@ -27,6 +27,9 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	$(BIN)/mypy
 
+docs: $(VENV)/.docs
+	$(BIN)/zensical build --clean --strict
+
 $(VENV)/.core: pyproject.toml
 	$(PYTHON) -c "import sys; sys.exit(sys.version_info < (3, 11) and 'blocklab needs Python 3.11 or newer; make PYTHON=python3.11 …')"
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -37,5 +40,9 @@ $(VENV)/.test: $(VENV)/.core
 	$(BIN)/pip install --quiet --editable ".[test]"
 	touch $@
 
+$(VENV)/.docs: $(VENV)/.core
+	$(BIN)/pip install --quiet --editable ".[docs]"
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""One question: its plan, its runs, and what may be claimed of them."""
