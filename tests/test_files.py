@@ -1,6 +1,9 @@
 """Files and folders are there whole or not at all."""
 
+import errno
+import fcntl
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import new_file, new_folder, write_atomically
+from blocklab.files import LOCK, alone_in, new_file, new_folder, refused, write_atomically
 
 
 def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -96,3 +99,68 @@ def test_atomic_writing_takes_bytes_or_a_writer_and_keeps_the_old_file_on_error(
         write_atomically(path, fails)
     assert path.read_bytes() == b"two"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_one_process_at_a_time_is_alone_in_a_folder_and_leaves_no_trace(tmp_path):
+    folder = tmp_path / "runs" / "one"
+    with alone_in(folder, "taken"):
+        with pytest.raises(BlocklabError, match=r"^taken$"), alone_in(folder, "taken"):
+            pytest.fail("two are in")
+        # A copy is another folder, whatever came along.
+        with alone_in(Path(shutil.copytree(folder, tmp_path / "copy")), "taken"):
+            pass
+    with alone_in(folder, "taken"):
+        assert [path.name for path in folder.iterdir()] == [LOCK]
+    assert list(folder.iterdir()) == []
+
+
+def test_whoever_waited_at_the_lock_that_is_taken_away_locks_the_new_one(tmp_path, monkeypatch):
+    lock, took = fcntl.flock, []
+
+    def another_was_first(handle, how):
+        if not took:
+            took.append(handle)
+            (tmp_path / LOCK).unlink()
+        lock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", another_was_first)
+    with alone_in(tmp_path, "taken"):
+        with pytest.raises(BlocklabError), alone_in(tmp_path, "taken"):
+            pass
+        assert (tmp_path / LOCK).exists()
+
+
+def test_a_killed_process_keeps_nobody_out_of_a_folder(tmp_path):
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from blocklab.files import alone_in\n"
+        "with alone_in(Path(sys.argv[1]), 'taken'):\n"
+        "    print('in', flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "in\n"
+        with pytest.raises(BlocklabError), alone_in(tmp_path, "taken", patience=0.1):
+            pass
+        process.kill()
+        with alone_in(tmp_path, "taken", patience=10):
+            pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_without_locks_keeps_nobody_out(tmp_path, monkeypatch):
+    def none(handle, how):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with alone_in(tmp_path, "taken"):
+        pass
+
+
+def test_a_name_that_no_disk_takes_is_bad_input_and_no_failed_run(tmp_path):
+    with pytest.raises(BlocklabError, match="too long; choose another name") as error:
+        write_atomically(tmp_path / ("x" * 300), b"")
+    assert error.value.exit_code == 2
+    assert refused(tmp_path, OSError(errno.ENOSPC, "full")).exit_code == 1

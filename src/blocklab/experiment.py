@@ -4,8 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from blocklab.expected import require
 from blocklab.record import with_changes
 from blocklab.report.html import write_report
+from blocklab.report.terminal import summary_text
+from blocklab.shown import Shown
 from blocklab.study.plan import plan
 from blocklab.study.plugins import load_plugins, require_given
 from blocklab.study.results import Arm, RunResult, StudyResult, Text
@@ -15,13 +18,20 @@ from blocklab.study.timing import Say
 from blocklab.study.verdict import Verdict
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """What a study came to."""
+@dataclass(frozen=True, repr=False)
+class Experiment(Shown):
+    """What a study came to. Prints as its sentences, and where the report lies."""
 
     result: StudyResult
     report: Path
     """Path of report.html."""
+
+    def __repr__(self) -> str:
+        variants = len(self.verdicts)
+        return f"Experiment({variants} variants, {len(self.runs):,} runs, report={self.report})"
+
+    def __str__(self) -> str:
+        return "\n".join([*summary_text(self.result), f"report: {self.report}"])
 
     @property
     def arms(self) -> tuple[Arm, ...]:
@@ -63,6 +73,7 @@ def run_study(
     BlocklabError for bad input before anything is written, RunFailed when a run or the disk fails;
     KeyboardInterrupt leaves everything finished in place.
     """
+    require(Study, study, "study")
     _require_own_parts_given(study, plugins)
     result = train_study(
         study,

@@ -5,6 +5,7 @@ business.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import shutil
@@ -16,8 +17,23 @@ from typing import BinaryIO
 
 from blocklab.errors import BlocklabError, RunFailed
 
+LOCK = ".lock"
+"""In a folder: held by the process that works there."""
+
+BAD_NAMES = {
+    errno.ENAMETOOLONG,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.EINVAL,
+}
+"""What the system answers where a name was wrong and no disk failed."""
+
 _PARTIAL = ".partial-"
 _DAY = 86_400.0
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_BETWEEN_TRIES = 0.05
 
 
 def write_atomically(path: Path, data: bytes | Callable[[BinaryIO], object]) -> None:
@@ -85,10 +101,16 @@ def make_folder(path: Path) -> None:
 
 
 def require_room_for_folder(path: Path) -> None:
-    """Raise BlocklabError where a file is in the way of a folder at `path`."""
-    there = next((place for place in (path, *path.parents) if place.exists()), None)
-    if there is not None and not there.is_dir():
+    """Raise BlocklabError where a file is in the way of a folder at `path`.
+
+    Raises OSError where the path holds a name that no disk takes.
+    """
+    there = next(place for place in (path, *path.parents, Path()) if place.exists())
+    if not there.is_dir():
         raise BlocklabError(f"{path}: {there} is a file; give another folder")
+    for name in path.parts:
+        # Of a name below what is not there yet the system says nothing.
+        (there / name).exists()
 
 
 def discard(folder: Path) -> None:
@@ -116,6 +138,55 @@ def locked(path: Path, *, make: bool = True, wait: bool = True) -> Iterator[None
         os.close(handle)
 
 
+@contextlib.contextmanager
+def alone_in(folder: Path, refusal: str, *, patience: float = 0.0) -> Iterator[None]:
+    """Keep other processes out of `folder`, made if missing; a killed one keeps nobody out.
+
+    The lock's file goes when this ends. Where somebody is in there it is tried again for `patience`
+    seconds, then BlocklabError says `refusal`. Raises RunFailed when the disk refuses. A file
+    system that knows no locks keeps nobody out.
+    """
+    path, until = folder / LOCK, time.monotonic() + patience
+    handle = None
+    while handle is None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            handle = _locked_file(path)
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise BlocklabError(refusal) from None
+            time.sleep(_BETWEEN_TRIES)
+        except OSError as error:
+            raise refused(folder, error) from error
+    try:
+        yield
+    finally:
+        # While it is held: whoever comes next makes a file of its own.
+        with contextlib.suppress(OSError):
+            path.unlink(missing_ok=True)
+        os.close(handle)
+
+
+def _locked_file(path: Path) -> int | None:
+    """The file at `path`, open and locked; None where it was taken away in between."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+        if os.path.samestat(os.fstat(handle), os.stat(path)):
+            return handle
+    except FileNotFoundError:
+        pass
+    except BaseException:
+        os.close(handle)
+        raise
+    os.close(handle)
+    return None
+
+
 def remove_partial(folder: Path, name: str = "*") -> None:
     """Remove what killed processes left of the file `name`, or of any, in `folder`.
 
@@ -126,9 +197,11 @@ def remove_partial(folder: Path, name: str = "*") -> None:
             left.unlink()
 
 
-def refused(path: Path, error: OSError) -> RunFailed:
-    """The disk's refusal as a failed run."""
+def refused(path: Path, error: OSError) -> BlocklabError:
+    """The disk's refusal as a failed run; a name that no disk would take as bad input."""
     reason = error.strerror or error
+    if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+        return BlocklabError(f"{path}: {reason}; choose another name")
     return RunFailed(f"{path}: cannot be written ({reason}); make room or choose another folder")
 
 

@@ -8,6 +8,7 @@ import torch
 import blocklab as bl
 from blocklab.cli.loading import CHARACTERS_PER_TOKEN, Named, batch_of_text
 from blocklab.data.corpora import Corpus
+from blocklab.data.dataset import DataConfig
 from blocklab.data.tokenizer import ByteTokenizer
 
 SMALL = ["--set", "d_model=32", "--set", "n_layers=2", "--set", "block.attention.n_heads=2"]
@@ -57,10 +58,10 @@ def test_no_more_of_a_corpus_is_read_than_the_batch_needs(monkeypatch):
 
     streams = [("short", iter(["one ", "two"])), ("long", pieces("a")), ("longer", pieces("b"))]
     corpus = Corpus("fake", "", lambda notes: iter(streams))
-    monkeypatch.setattr("blocklab.cli.loading.read_corpus", lambda name, say: corpus)
+    monkeypatch.setattr("blocklab.cli.loading.read_corpus", lambda name, encoding, say: corpus)
     config = bl.presets.modern(d_model=32, n_heads=2, n_layers=1)
     named = Named(config, tokenizer=ByteTokenizer())
-    _, tokens, _ = batch_of_text(named, "fake", None, 2, 8, print)
+    _, tokens, _ = batch_of_text(named, DataConfig(corpus="fake"), None, 2, 8, print)
     assert bytes(tokens.flatten().tolist()) == b"one two\na000a000a"[:16]
     assert tokens.dtype == torch.int64
     assert len("one two" + "".join(read[:-1])) < needed <= len("one two" + "".join(read))
@@ -71,7 +72,7 @@ def test_no_more_of_a_corpus_is_read_than_the_batch_needs(monkeypatch):
     [
         (["inspect", "gtp2"], ["gtp2", "gpt2"]),
         (["inspect", "modern", "--corpus", "gone.txt"], ["gone.txt"]),
-        (["inspect", "modern", "--corpus", "TEXT", "--sequences", "9000"], ["9000", "fewer"]),
+        (["inspect", "modern", "--corpus", "TEXT", "--sequences", "9000"], ["9,000", "fewer"]),
         (["reproduce", "layernorm"], ["layernorm", "layer-norm"]),
         (["compare", "gone.py:Norm", "norm.layer"], ["gone.py", "no such file"]),
         (["compare", "Norm", "norm.layer"], ["FILE:CLASS"]),

@@ -95,5 +95,5 @@ def test_seeds_looked_at_before_their_runs_are_reused_do_not_judge(run, study, t
         assert run("ablate", study, "--out", first, "--seeds", seeds, "--workers", 1)[0] == 0
     code, said, _ = run("ablate", study, "--out", second, "--seeds", 3, "--reuse", first)
     assert code == 0
-    assert "exploratory (1 seeds)" in said
+    assert "exploratory (1 seed)" in said
     assert "looked: 2" in (second / "study.yaml").read_text(encoding="utf-8")

@@ -1,5 +1,6 @@
 import os
 import re
+import shutil
 import sys
 import sysconfig
 from pathlib import Path
@@ -137,6 +138,51 @@ def test_a_folder_is_its_text_files_in_order_and_says_what_it_skipped(tmp_path: 
     assert "skipped, hidden: 2 times" in said
     assert "skipped, binary: image.png" in said
     assert "skipped, not a regular file: 2 times" in said
+
+
+def linked(tmp_path: Path) -> Path:
+    """A folder, and beside it what its links lead to."""
+    root, beside = tmp_path / "root", tmp_path / "beside"
+    for path in (root / "b" / "in.txt", root / "z.txt", beside / "deep" / "out.txt"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"text of {path.name}")
+    return root
+
+
+def test_a_link_to_a_folder_is_read_as_the_folder_would_be(tmp_path: Path) -> None:
+    root = linked(tmp_path)
+    alone = read_corpus(str(root)).fingerprint
+    (root / "a").symlink_to(tmp_path / "beside")
+    corpus = read_corpus(str(root))
+    assert names(corpus) == ["a/deep/out.txt", "b/in.txt", "z.txt"]
+    assert corpus.notes == ()
+    (root / "a").unlink()
+    shutil.copytree(tmp_path / "beside", root / "a")
+    assert read_corpus(str(root)).fingerprint == corpus.fingerprint != alone
+
+
+def test_links_in_a_circle_and_second_names_are_read_once_and_said(tmp_path: Path) -> None:
+    root = linked(tmp_path)
+    (root / "a").symlink_to(root / "b")  # named before the folder itself, and yet the link
+    (root / "b" / "up").symlink_to(root)
+    (root / "a.txt").symlink_to(root / "z.txt")
+    (root / "c").symlink_to(tmp_path / "beside" / "deep")
+    (root / "d").symlink_to(tmp_path / "beside")  # holds what c leads to
+    (root / "d.txt").symlink_to(tmp_path / "beside" / "deep" / "out.txt")
+    (tmp_path / "beside" / "back").symlink_to(root)
+    (root / "self").symlink_to("self")
+    corpus = read_corpus(str(root))
+    assert names(corpus) == ["b/in.txt", "c/out.txt", "z.txt"]
+    again, broken = corpus.notes
+    assert again.startswith("skipped, read under another name: 6 times, first in a")
+    assert broken == "skipped, not a regular file: self"
+    assert read_corpus(str(root)).fingerprint == corpus.fingerprint
+
+
+def test_a_file_of_two_names_without_a_link_is_two_documents(tmp_path: Path) -> None:
+    root = linked(tmp_path)
+    (root / "y.txt").hardlink_to(root / "z.txt")
+    assert names(read_corpus(str(root))) == ["b/in.txt", "y.txt", "z.txt"]
 
 
 def test_a_file_in_a_folder_that_is_no_utf8_is_an_error_not_a_loss(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklab.data import reading
+from blocklab.data.corpora import read_corpus
 from blocklab.data.reading import (
     PIECE,
     Notes,
+    check_encoding,
     decoded,
     in_pieces,
     json_lines,
@@ -113,6 +115,8 @@ def test_json_lines_are_documents_with_the_line_in_their_name(tmp_path: Path) ->
         (b'{"txt": "a", "id": 2}', 'line 2: no "text", found the keys txt, id'),
         (b'"text"', "line 2: expected an object"),
         (b'{"text": 5}', 'line 2: "text" is 5'),
+        (b"[" * 200_000, r"line 2: not JSON that can be read \(nested too deeply\)"),
+        (b"1" * 5000, "line 2: not JSON"),
         (b'{"text": "\xff"}', r"line 2: byte 24 \(0xff\)"),
     ],
 )
@@ -124,13 +128,67 @@ def test_a_bad_json_line_is_named_by_its_number(line: bytes, message: str, tmp_p
             list(pieces)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-8-sig", "latin-1"])
+@pytest.mark.parametrize("block", [1, 3, 1 << 18])
+def test_lines_are_cut_after_decoding(
+    encoding: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In UTF-16 a line's end is two bytes, and the byte of one stands in other characters too."""
+    monkeypatch.setattr(reading, "BLOCK", block)
+    wide = [] if encoding == "latin-1" else ["\u0a0a\u010a\u2028y"]
+    texts = ["one", "zw\u00f6lf\u0085x", *wide]
+    path = tmp_path / "a.jsonl"
+    lines = "\r\n".join(json.dumps({"text": text}, ensure_ascii=False) for text in texts)
+    path.write_bytes(lines.encode(encoding))
+    found = list(json_lines(path, "a.jsonl", encoding, "strict", Notes()))
+    assert [name for name, _ in found] == [f"a.jsonl, line {n + 1}" for n in range(len(texts))]
+    assert ["".join(pieces) for _, pieces in found] == texts
+
+
+def test_a_broken_character_is_named_with_its_line_and_byte_in_any_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes('{"text": "a"}\n{"text": "b'.encode("utf-16") + b"\x00\xd8x\x00")
+    with pytest.raises(BlocklabError, match=r"line 2: byte 52 \(0x00\) is not utf-16 \(illegal"):
+        list(json_lines(path, "a.jsonl", "utf-16", "strict", Notes()))
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_utf16_without_a_byte_order_mark_is_refused_by_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes('{"text": "a"}'.encode("utf-16-le"))
+    with pytest.raises(BlocklabError, match=rf"{name}.*: byte 0 is not utf-16 \(.*BOM\)"):
+        list(read_corpus(str(tmp_path / name), "utf-16").documents())
+
+
+@pytest.mark.parametrize(
+    "encoding", ["undefined", "punycode", "idna", "rot13", "base64", "nonsense"]
+)
+def test_what_reads_no_text_is_no_encoding(encoding: str) -> None:
+    with pytest.raises(BlocklabError, match=f"encoding '{encoding}' is not a text encoding"):
+        check_encoding(encoding)
+
+
+@pytest.mark.parametrize(
+    "encoding",
+    ["utf-8", "utf-8-sig", "utf-16", "utf-32-be", "cp1252", "gb18030", "iso2022_jp", "cp037"],
+)
+def test_encodings_of_text_are_taken(encoding: str) -> None:
+    check_encoding(encoding)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.JSONL", "a.ndjson", "a.NDJson"])
+def test_endings_are_read_in_any_case(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text('{"text": "one"}\n{"text": "two"}\n')
+    assert [text for _, text in read_corpus(str(tmp_path / name)).documents()] == ["one", "two"]
+    assert [text for _, text in read_corpus(str(tmp_path)).documents()] == ["one", "two"]
+
+
 def test_a_line_without_end_is_refused_before_it_fills_the_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading, "LONGEST_LINE", 100)
     path = tmp_path / "a.jsonl"
     path.write_text(json.dumps({"text": "x" * 200}))
-    with pytest.raises(BlocklabError, match=r"line 1: longer than 100 bytes"):
+    with pytest.raises(BlocklabError, match=r"line 1: longer than 100 characters"):
         list(json_lines(path, "a.jsonl", "utf-8", "strict", Notes()))
 
 

@@ -140,3 +140,28 @@ def test_answers_of_many_windows_at_once_equal_those_one_by_one() -> None:
     assert np.array_equal(language.answers(windows), one_by_one)
     digits = np.frombuffer(text, np.uint8)[language.answers(np.frombuffer(text, np.uint8))]
     assert len(digits) == 59 * 8 and bytes(digits).isdigit()
+
+
+def derivations(symbols: tuple[str, ...], words: tuple[str, ...]) -> int:
+    """In how many ways the rules make the words of the symbols."""
+    if not symbols:
+        return not words
+    first, *rest = symbols
+    if first not in GRAMMAR:
+        return derivations(tuple(rest), words[1:]) if words[:1] == (first,) else 0
+    # No rule begins with itself, and each word costs a symbol: this ends.
+    return sum(derivations((*made, *rest), words) for _, made in GRAMMAR[first])
+
+
+def test_a_sentence_of_the_grammar_has_one_derivation() -> None:
+    _, document = next(SYNTHETIC["grammar"].documents())
+    for sentence in document.removesuffix(".\n").split(".\n"):
+        assert derivations(("SENTENCE",), tuple(sentence.split())) == 1, sentence
+
+
+def test_of_words_of_both_numbers_a_noun_is_none() -> None:
+    """So the noun decides what "the" leaves open."""
+    words = {name: {made[0] for _, made in rules if made} for name, rules in GRAMMAR.items()}
+    assert words["DET1"] & words["DET2"] == {"the"}
+    for kind in ("N", "VI", "VT"):
+        assert not words[f"{kind}1"] & words[f"{kind}2"]

@@ -51,7 +51,7 @@ def test_nothing_is_left_behind() -> None:
 
 def test_hooks_and_mode_go_back_after_an_error() -> None:
     model = bl.Transformer(bl.presets.gpt2(d_model=16, n_heads=2, n_layers=3, vocab_size=13))
-    with pytest.raises(IndexError):
+    with pytest.raises(BlocklabError, match="tokens hold 99"):
         bl.inspect.position_similarity(model, torch.full((1, 3), 99))
     assert model.training
     assert not any(block._forward_hooks for block in model.blocks)

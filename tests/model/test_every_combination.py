@@ -144,6 +144,7 @@ def test_tensors_that_two_variants_share_start_equal(one: ModelConfig, two: Mode
     two = two.with_changes(
         {
             "initialization": one.initialization,
+            "embedding": one.embedding,
             "n_layers": one.n_layers,
             "tie_embeddings": one.tie_embeddings,
         }

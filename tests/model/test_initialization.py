@@ -149,3 +149,42 @@ def test_norms_start_as_the_identity_after_scaling() -> None:
     assert torch.equal(model.final_norm.weight, torch.ones(128))
     offset = small("gpt2").with_changes({"block.norm.unit_offset": True})
     assert torch.equal(bl.Transformer(offset, seed=0).final_norm.weight, torch.zeros(128))
+
+
+def test_an_embedding_std_that_a_stated_scale_would_hide_is_refused() -> None:
+    tied = small("modern", tie_embeddings=True)
+    message = (
+        r"initialization\.embedding_std: 0\.7 is never reached: .* embedding\.scale, here 2\.0"
+    )
+    for first, second in (
+        ({"embedding.scale": 2.0}, {"initialization.embedding_std": 0.7}),
+        ({"initialization.embedding_std": 0.7}, {"embedding.scale": 2.0}),
+        ({"embedding.scale": 2.0, "tie_embeddings": False}, {"tie_embeddings": True}),
+    ):
+        config = tied.with_changes(first)
+        if "tie_embeddings" in first:
+            config = config.with_changes({"initialization.embedding_std": 0.7})
+        with pytest.raises(bl.BlocklabError, match=message):
+            config.with_changes(second)
+
+
+@pytest.mark.parametrize("scale", [None, 3.0])
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("embedding_std", [None, 0.7])
+def test_a_stated_scale_multiplies_what_was_drawn(
+    scale: float | None, tied: bool, embedding_std: float | None
+) -> None:
+    if tied and scale is not None and embedding_std is not None:
+        return  # refused
+    config = small("gpt2", tie_embeddings=tied).with_changes(
+        {
+            "embedding.scale": scale,
+            "initialization": {"head_std": 0.05, "embedding_std": embedding_std},
+        }
+    )
+    model = bl.Transformer(config, seed=0)
+    table = 0.05 if tied else embedding_std or 0.02
+    assert model.embedding.weight.std().item() == pytest.approx(table, rel=0.02)
+    looked_up = embedding_std or 0.02 if scale is None else scale * table
+    scaled = model.embedding.weight * model.embedding_scale
+    assert scaled.std().item() == pytest.approx(looked_up, rel=0.02)

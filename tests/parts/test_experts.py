@@ -25,7 +25,7 @@ def one_token(experts: Experts, x: torch.Tensor, config: Experts.Config) -> torc
     probabilities = (experts.router.weight @ x).softmax(0)
     chosen = probabilities.argsort(descending=True)[: config.n_active]
     weights = probabilities[chosen]
-    if config.normalized:
+    if config.is_normalized:
         weights = weights / weights.sum()
     y = torch.zeros(D, dtype=x.dtype)
     for weight, e in zip(weights, chosen, strict=True):
@@ -43,6 +43,7 @@ def one_token(experts: Experts, x: torch.Tensor, config: Experts.Config) -> torc
     "fields",
     [
         {"n_active": 1},
+        {"n_active": 1, "normalized": True},
         {"n_active": 2},
         {"n_active": 4},
         {"n_active": 2, "normalized": False},
@@ -157,6 +158,28 @@ def test_only_layers_with_a_weight_are_balanced_and_nothing_is_watched_outside()
     assert weighted_balancing_loss(routing) == 0.5 * balancing_loss(routing[1:])
 
 
+@pytest.mark.parametrize(
+    ("n_active", "normalized", "resolved"),
+    [(1, None, False), (2, None, True), (1, True, True), (2, False, False)],
+)
+def test_weights_are_normalized_by_default_where_there_are_several(
+    n_active, normalized, resolved
+) -> None:
+    config = Experts.Config(n_active=n_active, normalized=normalized)
+    assert config.is_normalized is resolved
+    assert config.plain()["normalized"] is normalized
+
+
+def test_by_default_the_loss_reaches_the_router_of_a_single_expert() -> None:
+    """It weighs by the router's own probability (Switch); a stated 1 would hide it."""
+    x = torch.randn(6, D, dtype=torch.float64)
+    for fields, learns in (({}, True), ({"normalized": True}, False)):
+        experts = built(n_active=1, **fields)
+        experts(x).square().sum().backward()
+        largest = float(experts.router.weight.grad.abs().max())
+        assert largest > 1e-3 if learns else largest < 1e-12, fields
+
+
 def _trained(balance: float) -> tuple[list[float], torch.Tensor]:
     config = bl.presets.modern(
         d_model=32, n_layers=2, n_heads=2, vocab_size=16, context_length=16
@@ -167,6 +190,7 @@ def _trained(balance: float) -> tuple[list[float], torch.Tensor]:
                 "n_experts": 4,
                 "n_active": 1,
                 "d_ff": 8,
+                "normalized": True,
                 "balance": balance,
             }
         }
@@ -181,7 +205,7 @@ def _trained(balance: float) -> tuple[list[float], torch.Tensor]:
 
 
 def test_training_adds_the_balancing_loss_to_the_gradient_and_not_to_the_loss_it_reports() -> None:
-    """With one expert that always weighs 1 nothing but the balance reaches the router."""
+    """With one expert that is stated to weigh 1 nothing but the balance reaches the router."""
     plain, unmoved = _trained(0.0)
     balanced, moved = _trained(1.0)
     assert plain[0] == balanced[0]

@@ -22,7 +22,7 @@ def test_the_norms_gradients(shape, unit_offset):
         norm.weight += drawn(shape[-1], seed=1)
     x, outward = drawn(*shape), drawn(*shape, seed=2).detach()
     mine = torch.autograd.grad((norm(x) * outward).sum(), (x, norm.weight))
-    expected = F.rms_norm(x, shape[-1:], norm.gain(), 1e-2)
+    expected = F.rms_norm(x, shape[-1:], norm.gain(x.dtype), 1e-2)
     theirs = torch.autograd.grad((expected * outward).sum(), (x, norm.weight))
     torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(norm(x), expected, rtol=1e-13, atol=1e-13)

@@ -1,11 +1,14 @@
 """Norms against PyTorch's own in float64 and against their formulas."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import blocklab as bl
+from blocklab.parts.linear import in_plain_torch
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
@@ -91,3 +94,67 @@ def test_bfloat16_is_computed_in_float32_and_rounded_once(kind: str) -> None:
     half = norm.bfloat16()(x)
     assert half.dtype == torch.bfloat16
     assert torch.equal(half, norm.float()(x.float()).bfloat16())
+
+
+def exact(norm: nn.Module, x: Tensor) -> Tensor:
+    """The formula in float64, of the numbers that the module and `x` hold."""
+    held = {name: tensor.double() for name, tensor in norm.named_parameters()}
+    gain, shift, x = held["weight"], held.get("bias", 0.0), x.double()
+    if isinstance(norm, bl.parts.DynamicTanh):
+        return torch.tanh(held["alpha"] * x) * gain + shift
+    if isinstance(norm, bl.parts.LayerNorm):
+        x = x - x.mean(-1, keepdim=True)
+    x = x * (x.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    return x * (gain + 1 if norm.unit_offset else gain) + shift
+
+
+NORMS = [
+    *(
+        record(bias=bias, unit_offset=offset)
+        for record in (bl.parts.LayerNorm.Config, bl.parts.RMSNorm.Config)
+        for bias in (True, False)
+        for offset in (True, False)
+    ),
+    bl.parts.DynamicTanh.Config(bias=True),
+    bl.parts.DynamicTanh.Config(bias=False),
+]
+
+OURS = [norm for norm in NORMS if norm.kind != "layer" or norm.unit_offset]
+"""All but what is PyTorch's own, which takes no parameters narrower than its input."""
+
+
+@pytest.mark.parametrize("config", NORMS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("plainly", [False, True])
+def test_half_precision_is_wrong_by_its_own_rounding_and_no_more(
+    config: bl.parts.NormConfig, dtype: torch.dtype, plainly: bool
+) -> None:
+    """Deviations from one are smaller than half precision's steps near one; so are shifts."""
+    norm, generator = config.build(16), torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter += 0.01 * torch.randn(parameter.shape, generator=generator)
+    norm, x = norm.to(dtype), vectors(dtype)
+    with in_plain_torch() if plainly else nullcontext():
+        y = norm(x)
+    assert y.dtype == dtype
+    expected = exact(norm, x)
+    # Half a step of the result, and what float32 may have moved it across.
+    step = torch.finfo(dtype).eps / 2 * expected.abs() + 1e-5
+    assert ((y.double() - expected).abs() <= step).all()
+
+
+@pytest.mark.parametrize(
+    "config", [n for n in NORMS if n.kind != "layer" or n.unit_offset], ids=str
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_parameters_serve_a_wide_stream_in_its_own_precision(
+    config: bl.parts.NormConfig, dtype: torch.dtype
+) -> None:
+    norm = config.build(16)
+    with torch.no_grad():
+        norm.weight += 0.01 * torch.randn(16, generator=torch.Generator().manual_seed(2))
+    norm = norm.to(dtype)
+    torch.testing.assert_close(
+        norm(vectors().float()).double(), exact(norm, vectors().float()), rtol=1e-5, atol=1e-5
+    )

@@ -119,6 +119,8 @@ def test_a_dynamic_base_leaves_short_sequences_alone_and_follows_each_ones_lengt
         ({"kind": "longrope", "short": [1.0], "long": [1.0]}, "short"),
         ({"kind": "longrope", "short": [1.0] * 8, "long": [0.0] * 8}, "long"),
         ({"kind": "llama3", "low_frequency": 4.0}, "high_frequency"),
+        ({"kind": "yarn", "beta_fast": 1.0, "beta_slow": 1.0}, "beta_fast"),
+        ({"kind": "yarn", "beta_slow": 33.0}, "beta_fast"),
     ],
 )
 def test_a_scaling_that_does_not_fit_is_refused_by_its_field(scaling, named) -> None:

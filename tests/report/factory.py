@@ -6,7 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from blocklab.study import statistics
-from blocklab.study.results import Arm, ArmRole, Facts, Point, RatePoint, RunResult, StudyResult
+from blocklab.study.results import (
+    Arm,
+    ArmRole,
+    Facts,
+    Point,
+    RatePoint,
+    RunResult,
+    Scale,
+    StudyResult,
+)
 
 Losses = Mapping[tuple[int, float], float | None]
 """Validation loss by (seed, learning rate); None for a run that diverged."""
@@ -32,11 +41,7 @@ def facts(seeds: Sequence[int], rates: Sequence[float], **changes: object) -> Fa
         unigram_entropy=UNIGRAM,
         train_tokens=4_180_332,
         validation_tokens=214_016,
-        context_length=128,
-        d_model=64,
-        n_layers=4,
-        batch_size=8,
-        steps=300,
+        scales=(Scale(279_616, 64, 4, 128, 8, 300),),
         seeds=tuple(seeds),
         learning_rates=tuple(rates),
         match="parameters",

@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections.abc import Mapping
 from xml.etree import ElementTree
 
 import altair
@@ -169,8 +170,8 @@ def test_arms_left_out_of_a_mean_are_named():
         "lost": {(seed, 1e-2): None for seed in (1, 2, 3)},
     }
     reading = next(c.reading for c in charts(study(losses)) if c.name == "training-loss")
-    assert "no run finished: lost." in reading
-    assert "torn (2 of 3 seeds)" in reading
+    assert "Not drawn, because all 3 runs of lost diverged." in reading
+    assert "Without the runs that diverged: torn (1 of 3 seeds)." in reading
 
 
 def test_an_inline_picture_has_ids_of_its_own():
@@ -184,3 +185,25 @@ def test_an_inline_picture_has_ids_of_its_own():
     assert 'href="#a-c"' in made
     assert 'aria-label="x &quot;quoted&quot; &lt;y&gt;"' in made
     assert ElementTree.fromstring(made).get("viewBox") == "0 0 10 20"
+
+
+def written(spec):
+    """Every text that a picture's rows carry."""
+    if isinstance(spec, Mapping):
+        own = {spec["text"]} if isinstance(spec.get("text"), str) else set()
+        return own.union(*map(written, spec.values()))
+    return set().union(*map(written, spec)) if isinstance(spec, list | tuple) else set()
+
+
+def test_two_long_names_with_one_beginning_are_told_apart_in_every_picture():
+    names = ("a-variant-with-a-rather-long-name-one", "a-variant-with-a-rather-long-name-two")
+    losses = {
+        name: {(seed, rate): None if seed == 0 and rate > 5e-3 else 3.5 + 0.1 * k + 0.01 * seed
+               for seed in range(3) for rate in (3e-3, 1e-2)}
+        for k, name in enumerate(("base", *names))
+    }  # fmt: skip
+    for chart in charts(study(losses)):
+        for spec in (chart.wide, chart.narrow):
+            texts = written(spec)
+            for end in ("-one", "-two"):
+                assert any(text.startswith("a-var") and text.endswith(end) for text in texts)

@@ -57,3 +57,29 @@ def test_words_are_listed_as_in_english():
     assert [formats.listed(list(w)) for w in ("", "a", "ab", "abc")] == [
         "", "a", "a and b", "a, b and c",
     ]  # fmt: skip
+
+
+@given(
+    st.lists(st.text("ab-", min_size=1, max_size=40), min_size=1, max_size=12, unique=True),
+    st.integers(98, 200),
+)
+def test_no_two_names_are_shown_alike_and_each_fits_its_room(names, room):
+    told = formats.told_apart(names, room)
+    assert list(told) == names
+    assert len(set(told.values())) == len(names)
+    for name, text in told.items():
+        assert len(text) <= room / formats.CHARACTER
+        if len(name) <= room / formats.CHARACTER and "(" not in text:
+            assert text == name
+
+
+def test_names_that_begin_alike_are_told_apart_by_their_ends():
+    names = ["a-variant-with-a-long-name-one", "a-variant-with-a-long-name-two"]
+    one, two = formats.told_apart(names, 140).values()
+    assert one.startswith("a-variant") and one.endswith("-one")
+    assert two.startswith("a-variant") and two.endswith("-two")
+
+
+def test_names_that_differ_in_the_middle_alone_are_numbered():
+    names = [f"a-variant-with-{n}-in-the-very-middle-of-it" for n in (1, 2)]
+    assert [text[-4:] for text in formats.told_apart(names, 140).values()] == [" (1)", " (2)"]

@@ -1,7 +1,6 @@
 """The page and the files beside it."""
 
 import re
-import time
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -10,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklab.report import words
+from blocklab.report.charts import charts
+from blocklab.report.curves import MOST_POINTS
 from blocklab.report.html import page, write_report
 
 from .factory import modern_block, study
@@ -155,15 +156,21 @@ def test_a_poor_study_still_gets_its_report(tmp_path, losses):
         assert name in text
 
 
-@pytest.mark.slow
-def test_a_thousand_runs_are_written_in_seconds(tmp_path):
-    losses = {
-        name: {(s, r): 3.6 + 0.01 * s for s in range(10) for r in (1e-3, 2e-3, 3e-3, 1e-2, 3e-2)}
-        for name in ["modern", *(f"variant-{n}" for n in range(18)), "placebo"]
-    }
-    result = study(losses, points=400)
-    assert len(result.runs) == 1000
-    begun = time.process_time()
-    path = write_report(result, tmp_path)
-    assert time.process_time() - begun < 15
-    assert path.stat().st_size < 2_000_000
+def points_drawn(spec):
+    """Rows of all marks of a picture."""
+    if isinstance(spec, dict):
+        rows = len(spec["values"]) if isinstance(spec.get("values"), list) else 0
+        return rows + sum(points_drawn(part) for part in spec.values())
+    return sum(points_drawn(part) for part in spec) if isinstance(spec, list | tuple) else 0
+
+
+def test_what_is_drawn_over_steps_grows_with_the_arms_and_not_with_runs_or_steps():
+    def over_steps(seeds, points):
+        own = {(seed, rate): 3.6 + 0.01 * seed for seed in range(seeds) for rate in (3e-3, 1e-2)}
+        losses = dict.fromkeys(("modern", *(f"variant-{n}" for n in range(4))), own)
+        made = {chart.name: chart for chart in charts(study(losses, points))}
+        return [points_drawn(made[name].wide) for name in ("training-loss", "gradient-norm")]
+
+    few, many = over_steps(3, MOST_POINTS), over_steps(8, 3 * MOST_POINTS)
+    assert min(few) > 5 * MOST_POINTS
+    assert few == many

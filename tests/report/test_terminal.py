@@ -2,12 +2,15 @@
 
 import io
 
+import pytest
 from rich.console import Console
 
 from blocklab.report import words
 from blocklab.report.terminal import summary_table, summary_text
 
 from .factory import modern_block, study
+from .simulated import INITIALIZATIONS, POST, bowl, simulated
+from .simulated import study as asked
 
 
 def shown(result, width=80):
@@ -35,3 +38,25 @@ def test_the_sentences_are_those_of_the_page():
     assert text[-5:] == words.sentences(result)
     assert words.headline(result) in text
     assert "3 seeds" in text[0]
+
+
+def flipping(run):
+    return bowl(run) + (0 if run.arm != "post" else 0.3 if "fan_in" in run.cell else -0.3)
+
+
+@pytest.mark.parametrize(
+    ("asked_for", "loss", "said"),
+    [
+        (asked(variants=POST), bowl, "equivalent within 0.01 nats"),
+        (
+            asked(variants=POST, nuisances=INITIALIZATIONS),
+            flipping,
+            "better or worse depending on initialization",
+        ),
+    ],
+)
+def test_a_verdict_takes_lines_and_neither_a_word_nor_a_figure_is_cut(asked_for, loss, said):
+    text = shown(simulated(asked_for, loss))
+    assert max(map(len, text.split("\n"))) <= 80
+    assert "…" not in text
+    assert set(said.split()) <= set(text.split())

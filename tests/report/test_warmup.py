@@ -2,8 +2,12 @@
 
 from dataclasses import replace
 
+from blocklab.report.html import page
 from blocklab.report.warmup import PATH, warmup_rows, warmup_table
+from blocklab.study.results import SEARCH_SEED
 from tests.report import factory
+from tests.report.simulated import bowl, simulated
+from tests.report.simulated import study as asked
 
 LOSSES = {
     "pre": {(s, r): 3.0 + r for s in (1, 2) for r in (1e-3, 1e-2)},
@@ -56,9 +60,9 @@ def test_seeds_that_one_arm_lacks_are_in_neither_mean_and_a_lone_survivor_is_no_
 
 def test_every_setting_of_the_nuisances_has_a_row():
     result = study()
-    rows = warmup_rows(
-        replace(result, cells={"n_layers 2": result.arms, "n_layers 8": result.arms})
-    )
+    settings = ("n_layers 2", "n_layers 8")
+    runs = tuple(replace(run, cell=setting) for setting in settings for run in result.runs)
+    rows = warmup_rows(replace(result, cells=dict.fromkeys(settings, result.arms), runs=runs))
     assert [(row.name, row.setting) for row in rows] == [
         ("post", "n_layers 2"),
         ("post", "n_layers 8"),
@@ -69,3 +73,30 @@ def test_every_setting_of_the_nuisances_has_a_row():
 
 def test_without_an_arm_that_has_no_warm_up_there_is_no_table():
     assert warmup_table(factory.modern_block()) is None
+
+
+def test_a_searched_study_has_a_number_at_every_rate_that_both_were_trained_at():
+    """Without warm-up the best rate is another, so that the arms report at different rates."""
+
+    def loss(run):
+        return bowl(run, best=3e-3 if run.arm == "modern" else 1e-3, bend=0.3)
+
+    result = simulated(asked(variants={"cold": {PATH: 0}}, placebo=False), loss)
+    (row,) = warmup_rows(result)
+    runs = {
+        name: {(r.learning_rate, r.seed): r.validation_loss for r in result.runs if r.arm == name}
+        for name in ("modern", "cold")
+    }
+    seeds = {}
+    for rate, seed in runs["modern"].keys() & runs["cold"].keys():
+        seeds.setdefault(rate, set()).add(seed)
+    assert any(found == {SEARCH_SEED} for found in seeds.values())
+    assert row.n_seeds == {rate: len(found) for rate, found in seeds.items()}
+    for rate, found in seeds.items():
+        paired = [runs["cold"][rate, seed] - runs["modern"][rate, seed] for seed in found]
+        assert abs(row.points[rate].difference - sum(paired) / len(paired)) < 1e-9
+    counts = warmup_table(result)["rows"][0]["seeds"]
+    assert "1 seed" in counts
+    html = page(result, [])
+    warmup = html[html.index('id="warmup"') : html.index('id="limits"')]
+    assert warmup.count(">1 seed<") == counts.count("1 seed")

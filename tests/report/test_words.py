@@ -105,8 +105,8 @@ def test_stalling_is_said_with_its_count():
 @pytest.mark.parametrize(
     ("base", "other", "why"),
     [
-        ({(0, 1.0): 3.5}, {(0, 1.0): None}, "none of its runs finished"),
-        ({(0, 1.0): None}, {(0, 1.0): 3.5}, "no run of base finished"),
+        ({(0, 1.0): 3.5}, {(0, 1.0): None}, "the only run of other diverged"),
+        ({(0, 1.0): None}, {(0, 1.0): 3.5}, "the only run of base diverged"),
         (
             {(0, 1.0): 3.5, (1, 1.0): None},
             {(0, 1.0): None, (1, 1.0): 3.5},
@@ -138,9 +138,11 @@ def test_a_placebo_says_what_chance_alone_gives():
     assert f"single seeds differ by up to {largest:.3f} nats" in words.sentence(placebo, result)
 
 
-def test_a_baseline_without_a_finished_run_is_said_first():
+def test_a_baseline_without_a_loss_is_said_first():
     result = study({"base": {(0, 1.0): None}, "other": {(0, 1.0): 3.5}})
-    assert words.headline(result).startswith("No run of the baseline base finished")
+    assert words.headline(result).startswith(
+        "base, the baseline, has no loss, because the only run of base diverged"
+    )
     assert words.headline(study({"base": {(0, 1.0): 3.5}})).startswith("base was trained alone")
 
 

@@ -11,11 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
+from blocklab.study.across_cells import interactions, over_cells
 from blocklab.study.course import courses, missing_runs
 from blocklab.study.evidence import merged_windows, tuned_windows
 from blocklab.study.plan import plan
 from blocklab.study.results import SEARCH_SEED, RunResult
-from blocklab.study.summary import interactions, over_cells, summarised
+from blocklab.study.summary import summarised
 from blocklab.training.run import RunSpec
 from tests.study.test_study import TEXT, minimal
 from tests.study.test_summary import run as result
@@ -258,8 +259,8 @@ def test_a_two_by_two_gets_its_interaction_with_an_interval():
         depth = depths.get(run.arm, 3.0)
         return bowl(run.arm, run.learning_rate, run.seed, depth=depth)
 
-    (arms,) = arms_of(planned, *trained(planned, loss_of)).values()
-    (found,) = interactions(planned, arms).values()
+    cells = arms_of(planned, *trained(planned, loss_of))
+    (found,) = interactions(planned, *cells.values(), cells).values()
     assert found.word == "together worse than the sum"
     assert found.estimate.mean == pytest.approx(0.38, abs=0.01)
 
@@ -297,7 +298,8 @@ def test_one_seed_of_every_arm_is_repeated_in_float32_and_the_difference_told():
         ("placebo", 1),
     ]
     (arms,) = arms_of(planned, known, asked).values()
-    assert [arm.off_float32 for arm in arms] == pytest.approx([0.004] * 3)
+    found = [repeat.difference for arm in arms for repeat in arm.repeats]
+    assert found == pytest.approx([0.004] * 3)
     assert [len(point.losses) for point in arms[0].rates] == [1, 5, 5, 5, 1]
     plain = plan(searching(repeat_in_float32=True), TEXT)
     assert all(run.rung == "" for run in trained(plain, loss_of)[1].values())

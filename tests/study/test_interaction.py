@@ -46,7 +46,7 @@ def test_it_is_the_paired_t_test_of_one_effect_against_the_other(neither, first,
 def test_effects_that_add_up_do_not_interact():
     found = interaction(*square(BASE, BASE - 0.05, BASE - 0.02, BASE - 0.07 + WOBBLE), SEEDS)
     assert found.word == "no interaction found"
-    assert found.sentence.startswith("no interaction found: +0.0000 (95%:")
+    assert found.sentence.startswith("no interaction found: +0.0000 nats (95%:")
 
 
 def test_more_and_less_than_the_sum():
@@ -79,11 +79,11 @@ def test_slack_of_each_corner_opens_its_own_side():
 
 def test_a_seed_counts_when_all_four_arms_ended_well():
     corners = square(BASE, BASE - 0.05, BASE - 0.02, BASE - 0.1 + WOBBLE)
-    corners[1] = arm("first", [None, *(BASE - 0.05)[1:]])
+    corners[0] = arm("neither", [None, *BASE[1:]])
     found = interaction(*corners, SEEDS)
     assert found.estimate.n == 4
     assert found.estimate.mean == pytest.approx(float((-0.03 + WOBBLE[1:]).mean()))
-    corners[2] = arm("second", [BASE[0], math.nan, *(BASE - 0.02)[2:]])
+    corners[0] = arm("neither", [None, math.nan, *BASE[2:]])
     assert interaction(*corners, SEEDS).word == "too few complete pairs"
 
 

@@ -123,7 +123,7 @@ def test_a_slope_within_the_slack_is_no_trend():
 
 def test_the_sentence_speaks_of_tenfold_sizes_and_both_ends():
     found = trend([rung(1, 0.01), rung(10, 0.02), rung(100, 0.03)], SEEDS)
-    assert "grows (+0.0100 for ten times the size" in found.sentence()
+    assert "grows (+0.0100 nats for ten times the size" in found.sentence()
     assert "first +0.0100" in found.sentence() and "last +0.0300" in found.sentence()
 
 

@@ -69,7 +69,7 @@ def test_opposite_signs_at_two_levels_flip():
     assert words(found) == {"initialization": "flips"}
     assert not found.holds
     assert found.sentence.endswith(
-        "flips with initialization: +0.3600 at normal and -0.2900 at fan_in"
+        "flips with initialization: +0.3600 nats at normal and -0.2900 nats at fan_in"
     )
 
 

@@ -99,11 +99,11 @@ def test_an_edited_helper_makes_another_run(tmp_path):
     assert scale_of("helped") == 1.0
 
 
-def test_the_fingerprint_of_a_file_alone_is_that_of_its_source(tmp_path):
-    """Runs of before keep their ids."""
+def test_the_fingerprint_of_a_file_changes_only_with_it_or_with_the_contract(tmp_path):
+    """Else runs of before would be trained again."""
     file = tmp_path / "alone.py"
     file.write_text("import torch\nimport blocklab as bl\n", encoding="utf-8")
-    assert load_plugins([file]) == {"alone.py": "7242e78e9ad2271c"}
+    assert load_plugins([file]) == {"alone.py": "f42cd4487c636f37"}
 
 
 def test_a_helper_that_is_imported_late_or_by_a_helper_counts(tmp_path):

@@ -45,6 +45,13 @@ def test_a_rate_at_which_runs_diverged_is_not_best_however_low_the_rest():
     assert [point.n_diverged for point in points] == [0, 1]
 
 
+def test_the_best_rate_is_not_the_one_that_lost_the_seed_with_the_higher_loss():
+    hard, easy = 1, 2
+    runs = [run("a", hard, 1e-3, 4.0), run("a", easy, 1e-3, None), run("a", 3, 1e-3, 3.0)]
+    runs += [run("a", hard, 1e-2, None), run("a", easy, 1e-2, 2.0), run("a", 3, 1e-2, 3.1)]
+    assert best_rate(rate_points(runs)) == 1e-3
+
+
 def test_when_every_run_diverged_there_is_no_best_rate_and_no_effect():
     planned = plan(minimal(), TEXT)
     runs = [run("baseline", s, r, 3.0 + s) for s in (1, 2) for r in (1e-3, 1e-2)]

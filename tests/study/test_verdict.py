@@ -7,13 +7,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from blocklab.errors import BlocklabError
+from blocklab.study.divergence import Divergence
 from blocklab.study.looks import first_look, second_look
 from blocklab.study.statistics import fisher, holm, paired
 from blocklab.study.verdict import (
     ArmEvidence,
-    Divergence,
     Verdict,
     enough_pairs,
+    n_seeds,
     needs_second_look,
     placebo,
     verdicts,
@@ -54,9 +55,9 @@ def test_the_printed_family():
     assert [one.detectable for one in found] == pytest.approx(
         [0.00971, 0.01248, 0.02514], abs=0.51e-5
     )
-    assert found[2].sentence == "better by 0.0210 (95%: -0.0308 to -0.0117; p = 0.0058)"
+    assert found[2].sentence == "better by 0.0210 nats (95%: -0.0308 to -0.0117; p = 0.0058)"
     assert found[1].sentence == (
-        "no difference found (95%: -0.0048 to +0.0051; 0.0125 or more would have been seen) "
+        "no difference found (95%: -0.0048 to +0.0051; 0.0125 nats or more would have been seen) "
         "[the evaluation's own interval is not known]"
     )
 
@@ -64,18 +65,18 @@ def test_the_printed_family():
 def test_better_but_by_less_than_delta():
     one = judged([0.2 * d for d in BETTER])
     assert (one.word, one.below_delta) == ("better", True)
-    assert one.sentence.startswith("better by 0.0042, but by less than 0.01 (95%:")
+    assert one.sentence.startswith("better by 0.0042 nats, but by less than 0.01 (95%:")
     assert not judged(BETTER).below_delta
 
 
 def test_equivalent_needs_the_evaluations_interval_inside_too():
     assert judged(NOTHING, evaluation=(-0.002, 0.003)).word == "equivalent"
     assert judged(NOTHING, evaluation=(-0.002, 0.003)).sentence == (
-        "equivalent within 0.01 (95%: -0.0038 to +0.0046)"
+        "equivalent within 0.01 nats (95%: -0.0038 to +0.0046)"
     )
     wide = judged(NOTHING, evaluation=(-0.002, 0.0101))
     assert wide.word == "no difference found"
-    assert "validation text leaves -0.0020 to +0.0101 open" in wide.sentence
+    assert "validation text leaves -0.0020 to +0.0101 nats open" in wide.sentence
     assert judged(NOTHING).word == "no difference found"
     assert judged(NOTHING, evaluation=(-0.001, 0.001), delta=0.004).word == "no difference found"
 
@@ -83,7 +84,7 @@ def test_equivalent_needs_the_evaluations_interval_inside_too():
 def test_slack_turns_equivalent_into_not_found_and_is_said():
     one = judged(NOTHING, evaluation=(-0.002, 0.003), slack=0.0075)
     assert one.word == "no difference found"
-    assert "nothing below the slack of 0.0075 is resolved" in one.sentence
+    assert "nothing below the slack of 0.0075 nats is resolved" in one.sentence
 
 
 def test_a_difference_within_the_slack_of_either_arm_is_not_called_one():
@@ -92,7 +93,7 @@ def test_a_difference_within_the_slack_of_either_arm_is_not_called_one():
     one = judged(small, baseline=vague)
     assert one.estimate.low > 0 and one.p < 0.05
     assert one.word == "no difference found"
-    assert "[the difference is within the slack of 0.0125]" in one.sentence
+    assert "[the difference is within the slack of 0.0125 nats]" in one.sentence
     vague = arm("modern", [3.0] * 5, slack=0.0025)
     assert judged(small, baseline=vague, evaluation=(0.001, 0.003)).word == "equivalent"
     assert judged(small).word == "worse"
@@ -140,7 +141,7 @@ def test_under_five_seeds_no_verdict_word_is_said(n):
         for row in (BETTER, WORSE, NOTHING, (None,) * 5, (None, *WORSE)):
             one = judged(row, seeds=SEEDS[:n], **facts)
             assert one.word == "exploratory"
-            assert one.sentence.startswith(f"exploratory ({n} seeds): ")
+            assert one.sentence.startswith(f"exploratory ({n_seeds(n)}): ")
             assert not any(word in one.sentence for word in (*VERDICT_WORDS, "stable"))
     assert "-0.0255" in judged(BETTER, seeds=SEEDS[:2]).sentence
 
@@ -200,7 +201,7 @@ def test_the_second_look_remembers_the_first():
     assert one.word == "worse"
     # It shows the figures that it comes from, and beside them what all seeds say.
     assert one.earlier == paired(WORSE)
-    assert f"worse by {one.earlier.mean:.4f}, as the first look found" in one.sentence
+    assert f"worse by {one.earlier.mean:.4f} nats, as the first look found" in one.sentence
     assert f"all seeds together: {one.estimate.mean:+.4f}" in one.sentence
     # Without one (too few pairs then) the second look pays its own price.
     one = verdicts(base, [late], ten, look=second_look({}))[0]

@@ -1,6 +1,7 @@
 """A run can be stopped, killed and resumed anywhere, and ends in the same bits."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -15,9 +16,9 @@ from torch import nn
 
 import blocklab as bl
 from blocklab.data.dataset import DataConfig, prepare
-from blocklab.errors import BlocklabError
+from blocklab.errors import BlocklabError, RunFailed
 from blocklab.model.transformer import Transformer
-from blocklab.training.checkpoint import read_metrics
+from blocklab.training.checkpoint import load_checkpoint, read_metrics, save_checkpoint
 from blocklab.training.config import TrainingConfig
 from blocklab.training.run import RunSpec, Stopped, finished, train_run
 from blocklab.training.trained import load_trained, weights_fingerprint
@@ -131,6 +132,108 @@ def test_a_run_that_ends_no_better_than_it_began_has_diverged(dataset, tmp_path)
     )
     outcome = train_run(worse, tmp_path / "run", dataset[1])
     assert (outcome.diverged_at, outcome.diverged_in) == (2, "final loss")
+
+
+def test_what_a_stopped_run_had_taken_is_counted_when_it_is_resumed(dataset, tmp_path):
+    run, folder = spec(dataset), tmp_path / "run"
+    with pytest.raises(Stopped):
+        train_run(run, folder, dataset[1], should_stop=lambda: True)
+    saved = load_checkpoint(folder)
+    took = {"train_seconds": 1000.0, "inspect_seconds": 70.0, "compile_seconds": 5.0}
+    save_checkpoint(folder, saved.step, saved.tensors, saved.state | took)
+    outcome = train_run(run, folder, dataset[1])
+    assert 1000 < outcome.seconds < 1100
+    assert 70 <= outcome.inspect_seconds < 80
+    assert outcome.compile_seconds == 5
+    assert outcome.tokens_per_second == pytest.approx(outcome.tokens / outcome.seconds)
+
+
+def test_trained_weights_may_end_above_their_low_beginning_but_not_above_chance(dataset, tmp_path):
+    train_run(spec(dataset, steps=60), tmp_path / "start", dataset[1])
+    start = load_trained(tmp_path / "start").model
+    begun = {"weights": weights_fingerprint(start)}
+    constant = {"schedule": {"kind": "constant", "warmup": 0}, "steps": 2, "clip": 1.0}
+    found = {}
+    for rate in (3e-2, 3.0):
+        plain = spec(dataset, learning_rate=rate, **constant).plain()
+        run = RunSpec.parse(plain | begun)
+        found[rate] = train_run(run, tmp_path / str(rate), dataset[1], start=start)
+    spoilt, lost = found.values()
+    assert spoilt.start_loss < spoilt.validation_loss < math.log(256)
+    assert spoilt.diverged_at is None
+    assert (lost.diverged_at, lost.diverged_in) == (2, "final loss")
+
+
+def test_nobody_else_trains_in_a_run_s_folder(dataset, tmp_path, monkeypatch):
+    monkeypatch.setattr("blocklab.training.run_folder.PATIENCE", 0.0)
+    folder, refusals, kept = tmp_path / "run", [], []
+
+    def another_comes(step, total, loss):
+        with pytest.raises(BlocklabError, match="another process is training in") as refusal:
+            train_run(spec(dataset), folder, dataset[1], keep=kept.append)
+        refusals.append(refusal.value)
+
+    train_run(spec(dataset), folder, dataset[1], on_step=another_comes)
+    assert [error.exit_code for error in refusals] == [2] * 12
+    assert kept == []
+    assert not (folder / ".lock").exists()
+
+
+def test_a_run_that_another_process_finished_meanwhile_is_read(dataset, tmp_path, monkeypatch):
+    run, folder = spec(dataset), tmp_path / "run"
+    looks = iter([None])
+
+    def not_yet(*given):
+        return next(looks, finished(folder))
+
+    train_run(run, folder, dataset[1])
+    monkeypatch.setattr("blocklab.training.run.finished_run", not_yet)
+    before = (folder / "run.json").stat().st_mtime_ns
+    assert train_run(run, folder, dataset[1]) == finished(folder)
+    assert (folder / "run.json").stat().st_mtime_ns == before
+
+
+def test_another_finished_run_is_not_taken_for_this_one(dataset, tmp_path):
+    train_run(spec(dataset), tmp_path / "run", dataset[1])
+    with pytest.raises(
+        BlocklabError, match=r"finished run of another recipe: training\.learning_r"
+    ):
+        train_run(spec(dataset, learning_rate=1e-3), tmp_path / "run", dataset[1])
+
+
+@pytest.mark.parametrize("when", ["added", "replaced", "stopped"])
+def test_rows_that_are_not_the_run_s_own_make_no_record(dataset, tmp_path, when):
+    folder, run = tmp_path / "run", spec(dataset)
+    metrics = folder / "metrics.jsonl"
+
+    def another_writes(step, total, loss):
+        if step == 5:
+            own = metrics.read_text().splitlines(keepends=True)
+            other = '{"step": 3, "train_loss": 1.0}\n'
+            metrics.write_text("".join([*own, other] if when == "added" else [*own[:-1], other]))
+
+    if when != "stopped":
+        arguments = {"on_step": another_writes}
+    else:
+        stops = iter([False] * 4 + [True])
+        with pytest.raises(Stopped):
+            train_run(run, folder, dataset[1], should_stop=lambda: next(stops))
+        metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[1:]))
+        arguments = {"on_step": lambda *given: pytest.fail("it went on")}
+    with pytest.raises(RunFailed, match="not those of steps 1 to"):
+        train_run(run, folder, dataset[1], **arguments)
+    assert not (folder / "run.json").exists()
+
+
+def test_nothing_is_kept_in_the_folder_of_another_run(dataset, tmp_path):
+    with pytest.raises(Stopped):
+        train_run(spec(dataset), tmp_path / "run", dataset[1], should_stop=lambda: True)
+    kept = []
+    with pytest.raises(BlocklabError, match="stopped run of another recipe"):
+        train_run(spec(dataset, clip=9.0), tmp_path / "run", dataset[1], keep=kept.append)
+    assert kept == []
+    train_run(spec(dataset), tmp_path / "run", dataset[1], keep=kept.append)
+    assert kept == [tmp_path / "run"]
 
 
 KILLED = """

@@ -11,13 +11,11 @@ from scipy.stats import theilslopes
 import blocklab as bl
 from blocklab.training.stability import (
     SpikeDetector,
-    StableMargin,
     WarmupPoint,
     ended_high,
     find_spikes,
     learning_rate_sensitivity,
     learnt,
-    stable_margin,
     stalled,
     summarised_norms,
     warmup_dependence,
@@ -207,38 +205,11 @@ def test_rates_found_beyond_the_grid_move_the_best_but_not_the_mean():
         sensitivity(curve, [0.3])
 
 
-def test_the_margin_ends_where_every_higher_rate_diverges():
-    curve = {1e-3: 3.5, 3e-3: 3.6, 1e-2: None, 3e-2: 4.0, 1e-1: None, 3e-1: math.nan}
-    margin = stable_margin(curve, UNIGRAM)
-    assert margin.diverges_from == pytest.approx(100)
-    assert margin.words == "×100"
-    assert margin.stops_learning_from == pytest.approx(100)
-
-
-def test_a_rate_that_diverges_between_two_that_do_not_ends_no_margin():
-    margin = stable_margin({1e-3: 3.5, 3e-3: None, 1e-2: 4.0, 3e-2: None}, UNIGRAM)
-    assert margin.diverges_from == pytest.approx(30)
-
-
-def test_a_margin_without_divergence_is_only_a_lower_bound():
-    margin = stable_margin({1e-3: 4.0, 3e-3: 3.5, 3e-2: 3.9}, UNIGRAM)
-    assert margin == StableMargin(3e-3, None, None, pytest.approx(10))
-    assert margin.words == "≥ ×10"
-    assert stable_margin({1e-3: 4.0, 3e-3: 3.5}, UNIGRAM).words == "≥ ×1"
-
-
-def test_a_margin_says_where_the_model_stalls_though_it_never_diverges():
-    margin = stable_margin({3e-3: 4.34, 1e-2: 5.94, 3e-2: 5.95}, UNIGRAM)
-    assert margin.diverges_from is None
-    assert margin.stops_learning_from == pytest.approx(10 / 3)
-
-
 @pytest.mark.parametrize(
     "losses", [(6.93, 6.93, 6.93), (5.94, 5.95, 5.93), (5.95, 6.5, None), (None, None, None)]
 )
-def test_a_model_that_learns_at_no_rate_has_no_margin_and_no_sensitivity(losses):
+def test_a_model_that_learns_at_no_rate_has_no_sensitivity(losses):
     curve = dict(zip((1e-3, 1e-2, 1e-1), losses, strict=True))
-    assert stable_margin(curve, UNIGRAM) is None
     assert sensitivity(curve) is None
 
 
@@ -249,15 +220,11 @@ def test_a_model_that_learns_at_no_rate_has_no_margin_and_no_sensitivity(losses)
         min_size=1,
     )
 )
-def test_a_margin_lies_above_the_best_rate_and_sensitivity_between_zero_and_chance(curve):
-    margin, spread = stable_margin(curve, UNIGRAM), sensitivity(curve)
-    assert (margin is None) == (spread is None)
-    if margin is None:
+def test_sensitivity_lies_between_zero_and_chance_where_a_rate_learns(curve):
+    spread = sensitivity(curve)
+    assert (spread is None) == (not any(learnt(loss, UNIGRAM) for loss in curve.values()))
+    if spread is None:
         return
-    assert curve[margin.best_rate] == min(loss for loss in curve.values() if loss is not None)
-    assert margin.diverges_from is None or 1 < margin.diverges_from <= margin.tried_up_to
-    if margin.diverges_from is not None:
-        assert margin.stops_learning_from <= margin.diverges_from
     assert 0 <= spread <= math.log(VOCABULARY)
 
 

@@ -5,8 +5,11 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import blocklab as bl
+from blocklab.data.dataset import Dataset
+from blocklab.training import trainer as trainer_module
 from blocklab.training.config import TrainingConfig
 from blocklab.training.trainer import Trainer
 
@@ -68,6 +71,53 @@ def test_accumulation_over_unequal_micro_batches_gives_the_whole_batchs_gradient
     b = [parts.step() for _ in range(4)]
     assert a == pytest.approx(b, abs=1e-5)
     assert torch.allclose(weights(whole.model), weights(parts.model), atol=1e-4)
+
+
+FEED_FORWARDS = {
+    "mlp": {"kind": "mlp"},
+    "gated": {"kind": "gated", "d_ff": 48},
+    "experts": {"kind": "experts", "n_experts": 4, "d_ff": 24, "balance": 1.0},
+    "experts unbalanced": {"kind": "experts", "n_experts": 4, "d_ff": 24, "balance": 0.0},
+    "one expert of many": {"kind": "experts", "n_active": 1, "d_ff": 24, "balance": 0.5},
+}
+
+
+def gradients(feed_forward, dropout=0.0, **training):
+    config = tiny(**{"block.feed_forward": feed_forward, "dropout": dropout})
+    if feed_forward["kind"] == "experts":
+        # Balanced apart, by a coefficient of their own.
+        config = config.with_changes({"blocks.1.feed_forward.balance": 2 * feed_forward["balance"]})
+    made = trainer(config, **training)
+    made.model.double()
+    made._backward(*made._batch())
+    return torch.cat([p.grad.flatten() for p in made.model.parameters()])
+
+
+@pytest.mark.parametrize("accumulation", [2, 3, 6])
+@pytest.mark.parametrize("name", FEED_FORWARDS)
+def test_micro_batches_give_the_gradients_of_one_batch(name, accumulation):
+    """Also where experts are balanced, over the whole step; shares may differ in size."""
+    whole = gradients(FEED_FORWARDS[name], batch_size=10)
+    parts = gradients(FEED_FORWARDS[name], batch_size=10, accumulation=accumulation)
+    torch.testing.assert_close(parts, whole, rtol=1e-10, atol=1e-12)
+
+
+def test_what_is_balanced_over_micro_batches_is_the_pass_that_learns():
+    """With dropout in it, drawn once: shares of another pass would be other shares."""
+    experts = FEED_FORWARDS["experts"]
+    made = trainer(tiny(**{"block.feed_forward": experts, "dropout": 0.3}), accumulation=2)
+    told, kept = [], trainer_module.balance_of_part
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            trainer_module,
+            "balance_of_part",
+            lambda routing, chosen: told.append((routing, chosen)) or kept(routing, chosen),
+        )
+        made.step()
+    for layer in range(2):
+        passed = torch.stack([routing[layer].chosen for routing, _ in told]).mean(0)
+        for _, chosen in told:
+            torch.testing.assert_close(chosen[layer].float(), passed)
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not():
@@ -172,9 +222,84 @@ def test_steps_can_be_given_to_run_alone():
         Trainer(tiny(), corpus=tokens(), batch_size=4).run()
 
 
+@pytest.mark.parametrize("steps", [0, -3])
+def test_a_run_of_no_steps_is_refused_and_leaves_the_trainer_as_it_was(steps):
+    made = Trainer(tiny(), corpus=tokens(), batch_size=4)
+    with pytest.raises(bl.BlocklabError, match=f"steps is {steps}, expected 1 or more"):
+        made.run(steps)
+    assert math.isfinite(made.step())
+
+
+@pytest.mark.parametrize("before", [0, 3])
+def test_without_a_length_the_schedule_is_laid_over_each_runs_own_steps(before):
+    made = Trainer(tiny(), corpus=tokens(), batch_size=4, learning_rate=1e-3)
+    for _ in range(before):
+        made.step()
+    expected = [1e-3 * made.training.schedule.factor(step, 10) for step in range(10)]
+    for _ in range(2):
+        assert [step.learning_rate for step in made.run(10).metrics] == expected
+    assert made.measured_step().learning_rate == expected[-1]
+    with pytest.raises(bl.BlocklabError, match="how long"):
+        made.run()
+
+
+def test_a_length_in_the_record_decides_the_schedule_however_the_steps_are_taken():
+    whole, parts = trainer(), trainer()
+    rates = [step.learning_rate for step in whole.run().metrics]
+    parts.step()
+    assert [step.learning_rate for step in parts.run(3).metrics] == rates[1:4]
+    assert [step.learning_rate for step in parts.run().metrics] == rates[4:]
+
+
 def test_a_vocabulary_smaller_than_the_tokenizers_is_refused():
     with pytest.raises(bl.BlocklabError, match="vocab_size"):
         Trainer(tiny(vocab_size=16), corpus=tokens())
+
+
+@pytest.mark.parametrize(
+    "given",
+    [Tensor.numpy, Tensor.tolist, lambda ids: tuple(ids.tolist()), Tensor.short],
+    ids=["array", "list", "tuple", "int16"],
+)
+def test_token_ids_are_the_same_in_a_tensor_an_array_or_a_list(given):
+    ids = tokens()
+    made = [Trainer(tiny(), corpus=of, batch_size=4) for of in (ids, given(ids))]
+    assert made[0].dataset.fingerprint == made[1].dataset.fingerprint
+    assert made[0].step() == made[1].step()
+
+
+@pytest.mark.parametrize(
+    ("corpus", "message"),
+    [
+        (tokens().bfloat16(), r"^tokens are torch\.bfloat16 of shape \(4000,\), expected one dim"),
+        (tokens().float(), r"^tokens are float32 of shape \(4000,\)"),
+        (tokens().float().numpy(), r"^tokens are float32 of shape \(4000,\)"),
+        (tokens().bool(), r"^tokens are bool"),
+        (tokens()[None], r"^tokens are int64 of shape \(1, 4000\)"),
+        (torch.tensor(3), r"^tokens are int64 of shape \(\)"),
+        ([1, 2.5], r"^tokens are float64"),
+        (["a", "b"], r"^tokens are <U1"),
+        ([[1], [1, 2]], r"^tokens are of several shapes"),
+        ([], r"^tokens are float64 of shape \(0,\)"),
+        ({"a": 1}, r"^corpus: found dict, expected a name, a path, a Dataset, or token ids"),
+        (None, r"^corpus: found NoneType, expected"),
+    ],
+)
+def test_what_is_no_corpus_is_refused_by_what_it_is(corpus, message):
+    with pytest.raises(bl.BlocklabError, match=message):
+        Trainer(tiny(), corpus=corpus)
+
+
+@pytest.mark.parametrize("corpus", [tokens(), tokens().tolist(), Dataset.from_tokens(tokens())])
+def test_a_tokenizer_without_a_text_is_refused(corpus):
+    with pytest.raises(bl.BlocklabError, match="tokenizer 'no-such': there is no text to cut"):
+        Trainer(tiny(), corpus=corpus, tokenizer="no-such")
+
+
+def test_too_few_validation_tokens_are_refused_by_their_path():
+    with pytest.raises(bl.BlocklabError, match=r"^training\.validation_tokens: 1 does not fit"):
+        TrainingConfig.parse({"validation_tokens": 1}, at="training")
+    assert trainer(validation_tokens=2).evaluation().n_targets.tolist() == [1]
 
 
 def test_too_little_text_is_refused_with_the_counts():

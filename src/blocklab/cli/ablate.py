@@ -18,6 +18,8 @@ from blocklab.cli.options import (
     StudyName,
     Variant,
     Workers,
+    path_to_read,
+    word,
 )
 from blocklab.study.engines.server import process_context
 
@@ -30,13 +32,17 @@ def ablate(
     seeds: Seeds = None,
     out: Out = None,
     reuse: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Take finished runs of another study.")
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", parser=path_to_read, help="Take finished runs of another study."
+        ),
     ] = None,
     workers: Workers = None,
     ray: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
+            parser=word,
             help="Train on a Ray cluster: auto, HOST:PORT, ray://HOST:PORT, or local to try it.",
         ),
     ] = None,

@@ -30,6 +30,7 @@ from blocklab.cli import (
     train,
 )
 from blocklab.errors import BlocklabError
+from blocklab.files import BAD_NAMES
 from blocklab.interrupts import hand_over
 from blocklab.torchrun import leave, started_by_torchrun
 
@@ -66,7 +67,7 @@ NO_MEMORY = re.compile("not enough memory|can't allocate memory|out of memory", 
 
 STOPPED = 130
 SPEAKING_SECONDS = 2.0
-DISK = {errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EDQUOT, errno.EIO}
+SHOWN_OF_A_NAME = 60
 
 
 def main() -> None:
@@ -137,18 +138,32 @@ def _code_of(error: Exception) -> int:
         return _say("stopped", STOPPED)
     if isinstance(error, BrokenPipeError):
         return 1
-    if isinstance(error, OSError) and error.errno in DISK:
-        where = f"{error.filename}: " if error.filename else ""
-        return _say(f"{where}{error.strerror}", 1)
+    if isinstance(error, OSError):
+        return _say(_refusal(error), 2 if error.errno in BAD_NAMES else 1)
+    if isinstance(error, ValueError) and str(error).startswith("embedded null"):
+        return _say("a name or a path holds a character of code 0; no file can be called so", 2)
     if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
         return _say(f"not enough memory: {str(error).splitlines()[0]}", 1)
     raise error
 
 
+def _refusal(error: OSError) -> str:
+    """What the system would not do, and with what."""
+    if error.filename is None:
+        return error.strerror or str(error) or type(error).__name__
+    name = os.fsdecode(error.filename) if isinstance(error.filename, bytes) else str(error.filename)
+    if error.errno == errno.ENAMETOOLONG:
+        # No name at all, as a rule: a prompt where a path is expected.
+        return f"'{name[:SHOWN_OF_A_NAME]}…': {error.strerror}; are two arguments swapped?"
+    return f"{name}: {error.strerror}"
+
+
 def _say(message: str, code: int) -> int:
+    # Names may hold line ends, and so may what other libraries say.
+    line = " ".join(part.strip() for part in message.splitlines() if part.strip())
     # Of the processes that torchrun starts on a machine one speaks for all.
     if not started_by_torchrun() or os.environ.get("LOCAL_RANK") == "0":
-        print(f"blocklab: {message}", file=sys.stderr)
+        print(f"blocklab: {line}", file=sys.stderr)
     else:
         # Whoever ends first has torchrun end the others: it shall not be before that one spoke.
         time.sleep(SPEAKING_SECONDS)

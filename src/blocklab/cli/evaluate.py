@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from blocklab.cli.options import (
+    WORD,
     CorpusOption,
     Device,
     Dtype,
@@ -13,6 +14,7 @@ from blocklab.cli.options import (
     Model,
     Plugin,
     TokenizerOption,
+    word,
 )
 
 
@@ -22,7 +24,9 @@ def evaluate(
     part: Annotated[
         str | None,
         typer.Option(
-            help="all or validation; default: validation of what a run was trained on, else all."
+            metavar=WORD,
+            parser=word,
+            help="all or validation; default: validation of what a run was trained on, else all.",
         ),
     ] = None,
     stride: Annotated[
@@ -38,11 +42,11 @@ def evaluate(
     plugin: Plugin = None,
 ) -> None:
     """Print loss, perplexity and bits per byte on a corpus."""
-    from rich.console import Console
     from rich.progress import Progress
 
     from blocklab.cli.evaluated_text import evaluated_text
     from blocklab.cli.models import named_model
+    from blocklab.cli.screen import console
     from blocklab.study.plugins import load_plugins
     from blocklab.training.memory import keep_freed_memory
     from blocklab.training.perplexity import encode_text, perplexity
@@ -50,14 +54,15 @@ def evaluate(
     load_plugins(plugin or ())
     asked = evaluated_text(model, corpus, part, encoding)
     named = named_model(model, dtype, tokenizer, device)
+    asked = asked.compared()
     for note in (*named.notes, *asked.notes):
         typer.echo(note, err=True)
     reader = named.read_by()
     read = asked.documents(reader, lambda note: typer.echo(note, err=True))
     text = encode_text(read, reader, named.start_ids)
     keep_freed_memory()  # every batch of windows asks for the same memory again
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    screen = console(stderr=True)
+    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("windows")
         found = perplexity(
             named.model,
@@ -89,8 +94,7 @@ def evaluate(
         typer.echo(f"bits per byte  {found.bits_per_byte:.4f}")
     size = f"{found.n_tokens:,} tokens, {found.n_bytes or 0:,} bytes"
     documents = "1 document" if found.n_documents == 1 else f"{found.n_documents:,} documents"
-    whole = "all" if asked.part == "all" else "the validation part"
-    typer.echo(f"on {whole} of {asked.corpus}: {size}, {documents}")
+    typer.echo(f"on {asked.told()}: {size}, {documents}")
     least = found.context - found.stride
     before = f"every token after {least} others or more" if least else "each begins anew"
     windows = "1 window" if found.n_windows == 1 else f"{found.n_windows:,} windows"

@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
-from blocklab.cli.options import Dtype, Model, Plugin, TokenizerOption
+from blocklab.cli.options import Dtype, Model, Plugin, TokenizerOption, folder_to_write
 
 
 def export(
     model: Model,
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where it goes; made anew.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", parser=folder_to_write, help="Where it goes; made anew."),
+    ],
     dtype: Dtype = None,
     tokenizer: TokenizerOption = None,
     plugin: Plugin = None,

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from blocklab.cli.options import Device, Dtype, Model, Plugin, TokenizerOption
+from blocklab.errors import BlocklabError
 
 
 def generate(
@@ -14,7 +15,9 @@ def generate(
     max_new_tokens: Annotated[int, typer.Option(min=0, help="How many tokens at most.")] = 200,
     temperature: Annotated[
         float | None,
-        typer.Option(help="0 takes the likeliest token; default: 0, or 1 with an option to draw."),
+        typer.Option(
+            help="0 takes the likeliest token; default: 0, or 1 with an option to draw or a seed."
+        ),
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from the K likeliest.")] = None,
     top_p: Annotated[
@@ -36,7 +39,7 @@ def generate(
             help="Read special tokens in the prompt, as <|im_start|>, as what they are.",
         ),
     ] = False,
-    seed: Annotated[int | None, typer.Option(help="Makes a sample repeatable.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Makes what is drawn repeatable.")] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="Read every token anew at each step.")
     ] = False,
@@ -62,7 +65,7 @@ def generate(
     from blocklab.generation.text import generate_text
     from blocklab.study.plugins import load_plugins
 
-    draws = any(option is not None for option in (top_k, top_p, min_p))
+    draws = any(option is not None for option in (top_k, top_p, min_p, seed))
     if temperature is None:
         temperature = 1.0 if draws else 0.0
     elif temperature == 0 and draws:
@@ -80,7 +83,7 @@ def generate(
     named = named_model(model, dtype, tokenizer, device)
     for note in named.notes:
         typer.echo(note, err=True)
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = _from_stdin() if prompt == "-" else prompt
     shown = _Shown(text)
     try:
         generate_text(
@@ -102,6 +105,13 @@ def generate(
         shown.break_off()
         raise
     shown.end()
+
+
+def _from_stdin() -> str:
+    # Whoever starts a process may leave it none.
+    if sys.stdin is None:
+        raise BlocklabError("-: standard input is closed; give the prompt as an argument")
+    return sys.stdin.read()
 
 
 class _Shown:

@@ -1,15 +1,16 @@
 """A learner's class from FILE:CLASS, built by filling its constructor from known names of sizes."""
 
-import importlib.util
 import inspect
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from torch import nn
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.own_file import imported_file
 
 SYNONYMS: dict[str, str] = {
     "d_model": "d_model d dim emb_dim n_embd embed_dim embedding_dim embed_size hidden_size "
@@ -56,26 +57,22 @@ def built(spec: str, sizes: Mapping[str, Any], given: Mapping[str, Any]) -> nn.M
     arguments = _arguments(found, sizes, given)
     try:
         return found(**arguments)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         shown = ", ".join(f"{key}={_short(value)}" for key, value in arguments.items())
         raise BlocklabError(f"{name}({shown}) fails: {type(error).__name__}: {error}") from error
 
 
-def _imported(path: Path) -> Any:
+def _imported(path: Path) -> ModuleType:
     if not path.is_file():
         raise BlocklabError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    # Its neighbours first, as when Python runs it; itself by a name of its own, for a learner's
+    # inspect.py is not Python's.
+    before = list(sys.path)
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise BlocklabError(f"{path}: fails when imported: {error}") from error
+        return imported_file(path, f"blocklab_learner_{path.stem}")
     finally:
-        sys.path.pop(0)
-    return module
+        sys.path[:] = before
 
 
 def _arguments(

@@ -16,9 +16,13 @@ from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
+from blocklab.record import with_changes
+from blocklab.report.formats import counted
+from blocklab.training.run_text import RunText
 from blocklab.training.texts import resolved_vocabulary
 from blocklab.training.trained import is_run, run_spec
 
+DEFAULT_CORPUS = "python-docs"
 CHARACTERS_PER_TOKEN = 8
 """More text than any tokenizer needs for a batch."""
 
@@ -30,7 +34,7 @@ class Named:
     config: ModelConfig
     model: Transformer | None = None
     tokenizer: Tokenizer | None = None
-    corpus: str | None = None
+    text: RunText | None = None
     """What a run was trained on."""
     learning_rate: float | None = None
 
@@ -47,13 +51,29 @@ def named_model(name: str) -> Named:
         found.model.config,
         found.model,
         found.tokenizer,
-        spec.data.corpus,
+        RunText.of(name),
         spec.training.learning_rate,
     )
 
 
+def text_for(named: Named, corpus: str | None, encoding: str | None, say: Say) -> DataConfig:
+    """The text to look at a model on, and how it is read: a run's own unless another is named.
+
+    `say` is told where a run's own text is not what it was.
+    """
+    changes = {"corpus": corpus, "encoding": encoding}
+    asked = {field: value for field, value in changes.items() if value is not None}
+    own = named.text is not None and named.text.is_meant_by(corpus)
+    if named.text is None or not own:
+        return with_changes(DataConfig(corpus=DEFAULT_CORPUS), asked, at="data")
+    data = with_changes(named.text.from_here(), asked, at="data")
+    if not named.text.is_still(data):
+        say(f"{data.corpus}: {named.text.why_not()}")
+    return data
+
+
 def batch_of_text(
-    named: Named, corpus: str, tokenizer: str | None, sequences: int, length: int, say: Say
+    named: Named, data: DataConfig, tokenizer: str | None, sequences: int, length: int, say: Say
 ) -> tuple[ModelConfig, Tensor, Tensor]:
     """The config with its vocabulary, then tokens and next tokens (sequences, length) of a corpus.
 
@@ -62,7 +82,7 @@ def batch_of_text(
     """
     needed = sequences * length + 1
     if named.tokenizer is not None and tokenizer is None:
-        ids = named.tokenizer.encode(_start_of(corpus, needed * CHARACTERS_PER_TOKEN, say))
+        ids = named.tokenizer.encode(_start_of(data, needed * CHARACTERS_PER_TOKEN, say))
         config, tokens = named.config, torch.tensor(ids)
     else:
         chosen = tokenizer or fitting_tokenizer(named.config.vocab_size)
@@ -71,14 +91,14 @@ def batch_of_text(
                 "the model has weights but no tokenizer came with them; give --tokenizer "
                 "(bytes, gpt2 or a tokenizer.json), or any other text means nothing to it"
             )
-        data = DataConfig(corpus=corpus, tokenizer=chosen)
-        dataset = prepare(data, say=say)
+        dataset = prepare(data.model_copy(update={"tokenizer": chosen}), say=say)
         config = resolved_vocabulary(named.config, dataset.vocab_size)
         tokens = torch.from_numpy(dataset.validation[:needed].astype("int64"))
     if len(tokens) < needed:
         raise BlocklabError(
-            f"corpus '{corpus}': {len(tokens):,} tokens, but {sequences} sequences of {length} "
-            f"need {needed:,}; give fewer, shorter ones or more text"
+            f"corpus '{data.corpus}': {counted(len(tokens), 'token')}, but "
+            f"{counted(sequences, 'sequence')} of {length} take {needed:,}; give fewer, "
+            "shorter ones or more text"
         )
     return (
         config,
@@ -87,10 +107,10 @@ def batch_of_text(
     )
 
 
-def _start_of(corpus: str, characters: int, say: Say) -> str:
+def _start_of(data: DataConfig, characters: int, say: Say) -> str:
     """The first characters of a corpus, a line end between documents; no more is read than that."""
     starts: list[str] = []
-    for _, pieces in read_corpus(corpus, say=say).streams():
+    for _, pieces in read_corpus(data.corpus, data.encoding, say=say).streams():
         start, characters = _first(characters, pieces)
         starts.append(start)
         if characters <= 0:

@@ -43,7 +43,8 @@ def changed_model(name: str, config: ModelConfig, changes: Mapping[str, Any]) ->
 def require_somewhere(name: str) -> Path:
     """The path that MODEL is. Raises BlocklabError, with the presets, where there is none."""
     path = Path(name)
-    if not path.exists():
+    # An empty name would mean the folder one happens to be in.
+    if not name.strip() or not path.exists():
         raise BlocklabError(
             f"no model '{name}': not a preset, a YAML file, a run, a Hugging Face folder, a .gguf "
             f"file or hf:org/name; {nearest(name, presets.names())}"

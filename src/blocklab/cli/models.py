@@ -12,13 +12,13 @@ import blocklab
 from blocklab.cli.hub import PREFIX, fetched
 from blocklab.cli.model_argument import is_untrained, model_config, require_somewhere
 from blocklab.data.tokenizer import Tokenizer, load_tokenizer
+from blocklab.dtypes import dtype_called
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.model.transformer import Transformer
 from blocklab.training.devices import usable_device
 
-DTYPES = {"float32": torch.float32, "bf16": torch.bfloat16, "float64": torch.float64}
 GPT2_ROWS = 50257
 
 
@@ -47,8 +47,8 @@ def named_model(
 ) -> NamedModel:
     """The model that MODEL names, on `device`; `tokenizer` replaces the one it comes with.
 
-    `dtype` is float32, bf16 or float64; null keeps the one of the weights. Raises BlocklabError
-    when the name means nothing, or what it names cannot be read.
+    `dtype` is float32, bf16, float16 or float64; null keeps the one of the weights. Raises
+    BlocklabError when the name means nothing, or what it names cannot be read.
     """
     chosen, there = _dtype(dtype), usable_device(device)
     given = None if tokenizer is None else load_tokenizer(tokenizer)
@@ -108,9 +108,10 @@ def foreign(tokenizer: Tokenizer | None, own: Tokenizer | None) -> str | None:
 def _dtype(name: str | None) -> torch.dtype | None:
     if name is None:
         return None
-    if name not in DTYPES:
-        raise BlocklabError(f"--dtype {name}: expected one of {', '.join(DTYPES)}")
-    return DTYPES[name]
+    try:
+        return dtype_called(name)
+    except BlocklabError as error:
+        raise BlocklabError(f"--{error}") from None
 
 
 def _memory() -> float:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
+from blocklab.cli.screen import console
 from blocklab.model.count import count
-from blocklab.report.formats import rate
+from blocklab.report.formats import counted, rate
 from blocklab.report.limits import off_size
 from blocklab.study.course import all_courses
 from blocklab.study.folder import StudyFolder
@@ -25,25 +25,24 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
     timed = rough_seconds_a_step(arms, ready.dataset, numerics)
     seconds = dict(zip((arm.name for arm in arms), timed, strict=True))
     memory = {arm.name: peak_memory_of_a_step(arm, ready.dataset, numerics) for arm in arms}
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(_sizes(arms, seconds, memory, ready.plan.study.question))
+    screen = console(soft_wrap=True)
+    screen.print(_sizes(arms, seconds, memory, ready.plan.study.question))
     for arm in arms[1:]:
-        console.print(f"  {arm.name}: {_told(arm)}", markup=False)
+        screen.print(f"  {arm.name}: {_told(arm)}")
         if arm.name in ready.differences:
-            console.print(f"    seen: {ready.differences[arm.name]}", markup=False)
+            screen.print(f"    seen: {ready.differences[arm.name]}")
         if off := _off_size(arm, ready.plan, seconds):
-            console.print(f"    {off}", markup=False)
+            screen.print(f"    {off}")
     for path, levels in ready.plan.study.nuisances.items():
-        console.print(f"  nuisance {path}: {', '.join(map(str, levels))}", markup=False)
+        screen.print(f"  nuisance {path}: {', '.join(map(str, levels))}")
     for rung in ready.plan.ladder:
         base = rung.plan.arms[0]
-        console.print(
+        screen.print(
             f"  ladder: again at {rung.plan.rung}: {count(base.config).total:,} parameters, "
             f"{n_tokens(base):,} tokens a run",
-            markup=False,
         )
     for line in _lengths(ready, place, seconds, workers):
-        console.print(line, markup=False)
+        screen.print(line)
 
 
 def _sizes(
@@ -108,13 +107,14 @@ def _lengths(
     ways = all_courses(plan, known)
     expected = sum(way.n_expected for way in ways)
     found = sum(run.id in known for way in ways for run in way.runs)
-    yield f"{expected} runs{_made_of(plan)}; {found} already finished in {place.path}"
+    yield f"{counted(expected, 'run')}{_made_of(plan)}; {found} already finished in {place.path}"
     steps = ways[0].runs[0].steps
     tokens = steps * study.training.batch_size * plan.arms[0].config.context_length
     swept = min(study.training.validation_tokens or text.validation_tokens, text.validation_tokens)
     yield (
-        f"{steps:,} steps a run: {tokens:,} tokens, {tokens / text.train_tokens:.2f} epochs of "
-        f"{study.data.corpus}; each final loss over {swept:,} validation tokens"
+        f"{counted(steps, 'step')} a run: {tokens:,} tokens, "
+        f"{tokens / text.train_tokens:.2f} epochs of {study.data.corpus}; each final "
+        f"loss over {swept:,} validation tokens"
     )
     flops = {arm.name: count(arm.config).flops_per_token() for arm in plan.cells[0].arms}
     work = 0.0
@@ -126,7 +126,7 @@ def _lengths(
         # A forward pass is a third of a step's work.
         n_steps = way.runs[0].steps * (1 + swept / trained / 3)
         work += (way.n_expected - done) * n_steps * seconds[way.arm.name] * share
-    yield f"about {work / workers / 60:.1f} minutes on {workers} workers"
+    yield f"about {work / workers / 60:.1f} minutes on {counted(workers, 'worker')}"
 
 
 def _made_of(plan: Plan) -> str:
@@ -140,12 +140,12 @@ def _made_of(plan: Plan) -> str:
         cells += f" on {1 + len(plan.ladder)} rungs of the ladder"
     if study.search:
         return (
-            f" or so: the rate of {n_arms} arms{cells} searched from {rates} on with one seed, "
-            f"then {_seeds(study)} at three rates each"
+            f" or so: the rate of {counted(n_arms, 'arm')}{cells} searched from {rates} on with "
+            f"one seed, then {_seeds(study)} at three rates each"
         )
-    return f": {n_arms} arms{cells}, {_seeds(study)}, learning rates {rates}"
+    return f": {counted(n_arms, 'arm')}{cells}, {_seeds(study)}, learning rates {rates}"
 
 
 def _seeds(study: Study) -> str:
     first, *further = study.looks
-    return f"{first} seeds" + "".join(f" ({n} if something is open then)" for n in further)
+    return counted(first, "seed") + "".join(f" ({n} if something is open then)" for n in further)

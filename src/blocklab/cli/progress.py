@@ -5,9 +5,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from blocklab.cli.screen import console
+from blocklab.report.formats import counted
 from blocklab.study.plan import Plan
 
 
@@ -19,7 +20,7 @@ class LiveProgress:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.console = Console(stderr=True, highlight=False)
+        self.console = console(stderr=True)
         self.found = self.expected = 0
         self.began = time.monotonic()
         self.printed = 0
@@ -48,7 +49,7 @@ class LiveProgress:
 
     def say(self, line: str) -> None:
         """A line of its own, above the bar."""
-        self.console.print(line, markup=False)
+        self.console.print(line, soft_wrap=True)
 
     def planned(self, plan: Plan, found: int, expected: int) -> None:
         self.found, self.expected = found, expected
@@ -58,7 +59,9 @@ class LiveProgress:
         cells += f" on {1 + len(plan.ladder)} rungs of the ladder" if plan.ladder else ""
         already = f", {found} already finished" if found else ""
         about = "about " if plan.study.search and found < expected else ""
-        self.say(f"{about}{expected} runs{already}: {arms}{cells}. Results in {self.folder}")
+        self.say(
+            f"{about}{counted(expected, 'run')}{already}: {arms}{cells}. Results in {self.folder}"
+        )
 
     def progressed(self, steps_done: int, steps_expected: int, found: int, expected: int) -> None:
         self.found, self.expected = found, expected
@@ -74,12 +77,12 @@ class LiveProgress:
         )
         if not self.console.is_terminal and share * self.LINES >= self.printed + 1:
             self.printed = int(share * self.LINES)
-            self.say(f"{found} of {expected} runs finished; {left}")
+            self.say(f"{found} of {counted(expected, 'run')} finished; {left}")
 
     def say_how_to_go_on(self) -> None:
         """After Ctrl-C."""
         self.say(
-            f"stopped: {self.found} of {self.expected} runs are finished and kept in "
+            f"stopped: {self.found} of {counted(self.expected, 'run')} finished and kept in "
             f"{self.folder}, the others are saved where they were; run the same command again to "
             "go on"
         )

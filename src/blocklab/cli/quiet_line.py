@@ -4,7 +4,9 @@ import time
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.text import Text
+
+from blocklab.cli.screen import console
 
 EVERY_SECONDS = 20.0
 
@@ -13,7 +15,7 @@ class QuietLine:
     """A status line on stderr, gone when it ends."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False)
+        self.console = console(stderr=True)
         self.status = self.console.status("")
         self.said_at = -EVERY_SECONDS
 
@@ -32,7 +34,8 @@ class QuietLine:
 
     def say(self, line: str) -> None:
         if self.console.is_terminal:
-            self.status.update(line)
+            # As text: a spinner reads markup whatever the console does.
+            self.status.update(Text(line))
         elif time.monotonic() - self.said_at >= EVERY_SECONDS:
             self.said_at = time.monotonic()
-            self.console.print(line, markup=False)
+            self.console.print(line, soft_wrap=True)

@@ -5,9 +5,14 @@ from typing import Annotated
 
 import typer
 
+from blocklab.cli.options import path_to_read
+
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="What blocklab ablate wrote.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", parser=path_to_read, help="What blocklab ablate wrote."),
+    ],
 ) -> None:
     """Write the report again from what a study's folder holds; trains nothing."""
     from blocklab.cli.summary import print_summary

@@ -24,7 +24,8 @@ def reproduce(
     Results are kept in the folder (default out/reproduce), and a stopped run goes on there.
     """
     from blocklab.cli.quiet_line import QuietLine
-    from blocklab.cli.tables import console, terminal_table
+    from blocklab.cli.screen import PIPED_WIDTH, console
+    from blocklab.cli.tables import terminal_table
     from blocklab.report.page import write_page
     from blocklab.reproduce.experiments import chosen
     from blocklab.reproduce.page import counted, reproduction_page, table_of
@@ -32,7 +33,7 @@ def reproduce(
     from blocklab.reproduce.runner import reproduce as reproduced
 
     folder = out or DEFAULT_FOLDER
-    screen = console()
+    screen = console(piped_width=PIPED_WIDTH)
     command = shlex.join(["blocklab", *sys.argv[1:]])
     outcomes = []
     for experiment in chosen(name or (), quick=quick):
@@ -48,6 +49,6 @@ def reproduce(
         outcomes.append(outcome)
         screen.print(terminal_table(table_of(outcome), f"{experiment.name}: {experiment.title}"))
         for note in outcome.found.notes:
-            screen.print(f"  {note}", markup=False)
+            screen.print(f"  {note}", soft_wrap=True)
         write_page(reproduction_page(kept(folder), command), folder, "reproduce.html")
-    screen.print(f"\n{counted(outcomes)}; page: {folder / 'reproduce.html'}", markup=False)
+    screen.print(f"\n{counted(outcomes)}; page: {folder / 'reproduce.html'}", soft_wrap=True)

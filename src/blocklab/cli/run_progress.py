@@ -6,10 +6,11 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from blocklab.cli.screen import console
 from blocklab.data.dataset import Dataset
+from blocklab.report.formats import counted
 from blocklab.training.run import RunOutcome
 from blocklab.training.trainer import Trainer
 
@@ -27,7 +28,7 @@ class RunProgress:
         self.folder = folder
         self.patient = one_of_several
         self.signals = [signal.SIGINT, *([signal.SIGTERM] if one_of_several else [])]
-        self.console = Console(stderr=True, highlight=False, quiet=quiet)
+        self.console = console(stderr=True, quiet=quiet)
         self.stopping = False
         self.said_at = time.monotonic()
         self.bar = Progress(
@@ -65,7 +66,7 @@ class RunProgress:
         return self.stopping
 
     def say(self, line: str) -> None:
-        self.console.print(line, markup=False, soft_wrap=True)
+        self.console.print(line, soft_wrap=True)
 
     def say_text(self, dataset: Dataset, corpus: str) -> None:
         """Which text is trained on, and what was done to it."""
@@ -99,8 +100,9 @@ class RunProgress:
     def say_outcome(self, outcome: RunOutcome) -> None:
         if outcome.diverged_in == "final loss":
             self.say(
-                f"nothing learnt, which counts as diverged: after {outcome.steps} steps the "
-                f"validation loss is not below both the first loss, {outcome.start_loss:.3f}, and "
+                f"nothing learnt, which counts as diverged: after {counted(outcome.steps, 'step')} "
+                "the validation loss is not below both the first loss, "
+                f"{outcome.start_loss:.3f}, and "
                 "that of guessing evenly"
             )
         elif outcome.diverged_at is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from blocklab.cli.model_argument import is_untrained, model_config
 from blocklab.cli.models import named_model
 from blocklab.data.cache import writable_cache, write_json
+from blocklab.data.prepared import Dataset
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.exchange.runs import keep_conventions
 from blocklab.model.config import ModelConfig
@@ -23,10 +24,16 @@ class StartingPoint:
     start_ids: tuple[int, ...] = ()
     stop_ids: tuple[int, ...] = ()
 
-    def keep_conventions(self, folder: Path, read_by: Tokenizer | None) -> None:
-        """Keep in a run's folder what the model came with about texts, if the run reads them so."""
+    def keep(self, dataset: Dataset, folder: Path) -> None:
+        """Keep in a run's folder what reads its text and, where that is the model's own tokenizer,
+        what the model came with about texts.
+        """
+        tokenizer = dataset.tokenizer
+        if tokenizer is None:
+            return
+        _write_tokenizer(tokenizer, folder)
         own = self.tokenizer
-        if own is not None and read_by is not None and own.fingerprint == read_by.fingerprint:
+        if own is not None and own.fingerprint == tokenizer.fingerprint:
             keep_conventions(folder, self.start_ids, self.stop_ids, own)
 
     def fingerprint(self) -> str | None:
@@ -66,9 +73,13 @@ def _kept(tokenizer: Tokenizer) -> Path:
     root, _ = writable_cache(None)
     folder = root / "tokenizers" / tokenizer.fingerprint
     if not (folder / "tokenizer.json").is_file():
-        end = tokenizer.end_of_text
-        name = None if end is None else tokenizer.token(end)
-        folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / "tokenizer_config.json", {"eos_token": name})
-        tokenizer.save(folder / "tokenizer.json")
+        _write_tokenizer(tokenizer, folder)
     return folder
+
+
+def _write_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    """Its definition, and beside it, as that does not say so, which of its tokens ends a text."""
+    end = tokenizer.end_of_text
+    name = None if end is None else tokenizer.token(end)
+    write_json(folder / "tokenizer_config.json", {"eos_token": name})
+    tokenizer.save(folder / "tokenizer.json")

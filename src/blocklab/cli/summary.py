@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from rich.console import Console
-
+from blocklab.cli.screen import console
 from blocklab.report.terminal import summary_table, summary_text
 from blocklab.study.results import StudyResult
 
@@ -13,11 +12,9 @@ PIPED_WIDTH = 110
 
 def print_summary(result: StudyResult, report: Path) -> None:
     """The sentences, the table, and where the report lies."""
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = PIPED_WIDTH
+    screen = console(piped_width=PIPED_WIDTH)
     for line in summary_text(result):
-        console.print(line, markup=False)
-    console.print()
-    console.print(summary_table(result))
-    console.print(f"\nreport: {report}", markup=False, soft_wrap=True)
+        screen.print(line)
+    screen.print()
+    screen.print(summary_table(result))
+    screen.print(f"\nreport: {report}", soft_wrap=True)

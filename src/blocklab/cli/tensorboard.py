@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blocklab.cli.options import Out
+from blocklab.cli.options import Out, path_to_read
 
 if TYPE_CHECKING:
     from blocklab.report.tensorboard import LoggedRun
@@ -21,7 +21,10 @@ SECONDS_BETWEEN_LOOKS = 5.0
 
 def tensorboard(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What blocklab train or ablate wrote.")
+        Path,
+        typer.Argument(
+            metavar="FOLDER", parser=path_to_read, help="What blocklab train or ablate wrote."
+        ),
     ],
     out: Out = None,
     follow: Annotated[
@@ -33,11 +36,15 @@ def tensorboard(
     Losses, rates, gradient norms and looks inside, by run; of a study also the table of what each
     was trained with. Both may be training still.
     """
+    from blocklab.report.formats import counted
     from blocklab.report.tensorboard import EventFolder
 
     events = EventFolder(out or folder / "tensorboard")
     steps = events.show(_runs(folder))
-    print(f"{steps:,} steps in {events.folder}; tensorboard --logdir {events.folder}", flush=True)
+    print(
+        f"{counted(steps, 'step')} in {events.folder}; tensorboard --logdir {events.folder}",
+        flush=True,
+    )
     try:
         while follow:
             time.sleep(SECONDS_BETWEEN_LOOKS)

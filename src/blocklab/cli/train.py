@@ -1,29 +1,39 @@
 """`blocklab train`: one run, from scratch or on from where it was stopped."""
 
-import shutil
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blocklab.cli.options import CorpusOption, Encoding, Model, Plugin, Set
+from blocklab.cli.options import (
+    WORD,
+    CorpusOption,
+    Encoding,
+    LearntTokenizer,
+    Model,
+    Plugin,
+    Set,
+    folder_to_write,
+    word,
+)
 
 if TYPE_CHECKING:
-    from blocklab.data.dataset import DataConfig
     from blocklab.training.config import TrainingConfig
+    from blocklab.training.run_folder import StoppedRun
 
 DEFAULT_STEPS = 1000
 
 
 def train(
     model: Model,
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the run goes.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="FOLDER", parser=folder_to_write, help="Where the run goes."),
+    ],
     corpus: CorpusOption = None,
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="bytes, bpe:N, gpt2 or a tokenizer.json; default: what fits the model."),
-    ] = None,
+    tokenizer: LearntTokenizer = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
     seed: Annotated[int, typer.Option(help="Decides data order, weights and dropout.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with a stopped run.")] = False,
@@ -31,7 +41,10 @@ def train(
         bool, typer.Option("--from-scratch", help="Draw new weights for a model that has some.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or mps; default: the fastest that is there.")
+        str | None,
+        typer.Option(
+            metavar=WORD, parser=word, help="cpu, cuda or mps; default: the fastest that is there."
+        ),
     ] = None,
     encoding: Encoding = None,
     changes: Set = None,
@@ -49,9 +62,9 @@ def train(
     from blocklab.cli.options import settings
     from blocklab.cli.run_progress import RunProgress
     from blocklab.cli.starting_point import starting_point
+    from blocklab.cli.training_text import told_of_text, training_text
     from blocklab.data.dataset import prepare, require_windows
     from blocklab.errors import BlocklabError
-    from blocklab.files import make_folder, require_room_for_folder
     from blocklab.model.transformer import Transformer
     from blocklab.study.plugins import load_plugins, used_by
     from blocklab.study.probes import evaluated
@@ -60,56 +73,53 @@ def train(
     from blocklab.training.run import (
         RunSpec,
         Stopped,
-        finished,
         require_fitting,
-        stopped_numerics,
         train_run,
     )
+    from blocklab.training.run_text import RunText
     from blocklab.training.self_test import share_tested
     from blocklab.training.texts import resolved_vocabulary
-    from blocklab.training.trained import trained_on
     from blocklab.training.trainer import self_tested
 
+    if device is not None:
+        usable_device(device)
     plugins = load_plugins(plugin or ())
     values = settings(changes)
     training = _recipe(values, steps)
     start = starting_point(model, from_scratch)
     config = changed_model(model, start.config, _of_the_model(values))
     training.n_steps(config.context_length)
-    if corpus is None and "data.corpus" not in values:
-        # A run goes on with its own text.
-        known = None if from_scratch else trained_on(model)
-        corpus = None if known is None else known.corpus
-    data = _data(values, tokenizer or start.tokenizer_name(config.vocab_size), corpus, encoding)
-    require_room_for_folder(out)
-    if finished(out) is not None:
-        raise BlocklabError(f"{out}: holds a finished run; choose another --out")
-    if (out / "checkpoint.safetensors").exists() and not resume:
-        raise BlocklabError(f"{out}: holds a stopped run; add --resume, or choose another --out")
+    known = None if from_scratch else RunText.of(model)
+    named = _of(values, "data.") | _given({"corpus": corpus, "encoding": encoding})
+    data = training_text(named, tokenizer or start.tokenizer_name(config.vocab_size), known)
     with joined(device) as (ranks, device):
         require_shares(training, ranks)
+        stopped = ranks.told(partial(_to_go_on_with, out, ranks.size, resume=resume))
+        if stopped is not None and device not in (None, stopped.numerics.device):
+            raise BlocklabError(
+                f"--device {device}: the stopped run trains on {stopped.numerics.device} and goes "
+                "on there"
+            )
         progress = RunProgress(out, one_of_several=ranks.size > 1, quiet=not ranks.leads)
         dataset = prepare(data, say=progress.say)
         progress.say_text(dataset, data.corpus)
         if note := foreign(dataset.tokenizer, start.tokenizer):
             progress.say(note)
+        if known is not None:
+            for note in told_of_text(known, data, dataset):
+                progress.say(note)
         require_windows(dataset, config.context_length)
         config = resolved_vocabulary(config, dataset.vocab_size)
         if plugins:
             # What is wrong with a part of the user's own is found here, in a line.
             evaluated(Transformer(config, seed=0))
-        numerics = None
-        if resume:
-            numerics = ranks.told(lambda: stopped_numerics(out, ranks.size))
-            if numerics is None:
-                progress.say(f"{out}: holds no stopped run; this one begins at its first step")
-        if numerics is not None and device not in (None, numerics.device):
-            raise BlocklabError(
-                f"--device {device}: the stopped run trains on {numerics.device} and goes on there"
-            )
-        if numerics is None and device is not None and ranks.size > 1:
+        if resume and stopped is None:
+            progress.say(f"{out}: holds no stopped run; this one begins at its first step")
+        if stopped is not None:
+            numerics = stopped.numerics
+        elif device is not None and ranks.size > 1:
             numerics = share_tested(config, training, dataset, ranks, device, progress.say)
-        if numerics is None:
+        else:
             # Alone on the machine, a run may take all of torch's threads.
             numerics = self_tested(
                 config,
@@ -122,7 +132,7 @@ def train(
         spec = RunSpec(
             model=config,
             training=training,
-            data=data,
+            data=data if stopped is None else stopped.named(data, dataset.fingerprint),
             data_fingerprint=dataset.fingerprint,
             seed=seed,
             weights=start.fingerprint(),
@@ -132,11 +142,6 @@ def train(
         )
         if start.model is not None:
             require_fitting(spec.model, start.model)
-        if ranks.leads:
-            make_folder(out)
-            if dataset.folder is not None:
-                shutil.copyfile(dataset.folder / "tokenizer.json", out / "tokenizer.json")
-            start.keep_conventions(out, dataset.tokenizer)
         try:
             with progress:
                 outcome = train_run(
@@ -145,6 +150,7 @@ def train(
                     dataset,
                     start=start.model,
                     ranks=ranks,
+                    keep=partial(start.keep, dataset),
                     on_begin=progress.begun,
                     on_step=progress.stepped,
                     should_stop=progress.should_stop,
@@ -153,6 +159,24 @@ def train(
             progress.say_how_to_go_on()
             raise typer.Exit(130) from None
         progress.say_outcome(outcome)
+
+
+def _to_go_on_with(out: Path, processes: int, *, resume: bool) -> "StoppedRun | None":
+    """The stopped run of the folder, where it is to be resumed.
+
+    Raises BlocklabError where the folder is not free for what was asked.
+    """
+    from blocklab.errors import BlocklabError
+    from blocklab.training.run import finished, require_nobody_training, stopped_run
+
+    require_nobody_training(out)
+    if finished(out) is not None:
+        raise BlocklabError(f"{out}: holds a finished run; choose another --out")
+    if resume:
+        return stopped_run(out, processes)
+    if (out / "checkpoint.safetensors").exists():
+        raise BlocklabError(f"{out}: holds a stopped run; add --resume, or choose another --out")
+    return None
 
 
 def _recipe(values: Mapping[str, object], steps: int | None) -> "TrainingConfig":
@@ -167,15 +191,8 @@ def _recipe(values: Mapping[str, object], steps: int | None) -> "TrainingConfig"
     return training
 
 
-def _data(
-    values: Mapping[str, object], tokenizer: str | None, corpus: str | None, encoding: str | None
-) -> "DataConfig":
-    from blocklab.data.dataset import DataConfig
-    from blocklab.record import with_changes
-
-    named = {"corpus": corpus, "encoding": encoding}
-    changes = _of(values, "data.") | {key: said for key, said in named.items() if said is not None}
-    return with_changes(DataConfig(tokenizer=tokenizer), changes, at="data")
+def _given(options: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _of(values: Mapping[str, object], record: str) -> dict[str, object]:

@@ -7,8 +7,7 @@ from torch import Tensor
 from blocklab.inspect.updates import update_ratios
 from blocklab.model.transformer import Transformer
 from blocklab.training.loss import next_token_loss
-from blocklab.training.optimizer import AdamW, build_optimizer
-from blocklab.training.trainer import named_parameters
+from blocklab.training.optimizer import AdamW, build_optimizer, named_parameters
 
 SEQUENCES = 2
 

@@ -98,9 +98,10 @@ class Learner:
                 return _tensor(module(given, *extra))
             except TypeError as error:
                 problem = problem or str(error)
-            except Exception as error:
+            except (Exception, SystemExit) as error:
+                what = f"SystemExit: {error}" if isinstance(error, SystemExit) else str(error)
                 raise BlocklabError(
-                    f"{self.name} fails on an input of shape {tuple(given.shape)}: {error}"
+                    f"{self.name} fails on an input of shape {tuple(given.shape)}: {what}"
                 ) from error
         raise BlocklabError(f"{self.name} cannot be called with one tensor: {problem}")
 

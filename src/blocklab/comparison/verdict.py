@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from blocklab.comparison.diagnosis import EXACT, SINGLE
 from blocklab.comparison.wiring import Mistake
+from blocklab.shown import Shown
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, repr=False)
+class Comparison(Shown):
     """What came of comparing a module with ours. Prints as words."""
 
     module: str
@@ -37,6 +38,10 @@ class Comparison:
     def names(self) -> tuple[str, ...]:
         """The mistakes' names."""
         return tuple(mistake.name for mistake in self.mistakes)
+
+    def __repr__(self) -> str:
+        found = "agree" if self.agrees else ", ".join(self.names) or "differ"
+        return f"Comparison({self.module} and our {self.part}: {found})"
 
     def __str__(self) -> str:
         lines = [self._verdict()]

@@ -36,6 +36,7 @@ from blocklab.errors import BlocklabError, nearest
 
 Say = Callable[[str], None]
 
+READING = 2  # raised whenever the same files would be read as other text
 BUCKETS = 1 << 16
 NAMES = (
     "python-library",
@@ -134,10 +135,27 @@ def read_corpus(
     return _path(name, Path(name).expanduser(), encoding, errors)
 
 
+def place_of(name: str) -> Path | None:
+    """Where the corpus called `name` lies, seen from here, as an absolute path.
+
+    None for what is no file or folder of the user's own, and for one that is not there.
+    """
+    if not is_path(name):
+        return None
+    path = Path(os.path.abspath(Path(name).expanduser()))
+    return path if path.exists() else None
+
+
+def is_path(name: str) -> bool:
+    """Whether a corpus is called by the path of a file or a folder."""
+    return name not in NAMES and not name.startswith(("synthetic:", "http://", "https://"))
+
+
 def _listing(name: str, paths: Iterable[Path]) -> str:
     """What files were there, by size and time of change: cheap, and changes with any edit."""
     stats = ((os.path.abspath(path), path.stat()) for path in paths)
-    return digest(name, [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats])
+    found = [(path, stat.st_size, stat.st_mtime_ns) for path, stat in stats]
+    return digest(READING, name, found)
 
 
 # --- corpora that need no network -----------------------------------------------------------------
@@ -202,6 +220,8 @@ def _synthetic(name: str) -> Corpus:
 
 
 def _path(name: str, path: Path, encoding: str, errors: Errors) -> Corpus:
+    if not name.strip():
+        raise BlocklabError("corpus '': the name is empty; is a shell variable not set?")
     try:
         if path.is_dir():
             return _folder(name, path, encoding, errors)
@@ -221,15 +241,19 @@ def _file(name: str, path: Path, encoding: str, errors: Errors) -> Corpus:
 
 
 def _folder(name: str, root: Path, encoding: str, errors: Errors) -> Corpus:
-    """Every file below the folder, sorted by path; hidden and binary ones are skipped and said."""
+    """Every file below the folder, sorted by path; hidden and binary ones are skipped and said.
+
+    Links are followed, to files and folders alike; what is read under another name is skipped, and
+    said too.
+    """
     listing = Notes()
-    paths = sorted(_visible_files(root, listing), key=lambda path: path.relative_to(root).parts)
+    paths = _in_order(_visible_files(root, listing), root)
     wide = encoding.lower().replace("_", "-").startswith(("utf-16", "utf-32"))
 
     def read(notes: Notes) -> Iterator[Stream]:
         for path in paths:
             where = path.relative_to(root).as_posix()
-            if path.suffix != ".parquet" and not wide and _is_binary(path):
+            if path.suffix.lower() != ".parquet" and not wide and _is_binary(path):
                 notes.add("skipped, binary", where)
                 continue
             yield from _documents(path, where, encoding, errors, notes)
@@ -237,19 +261,79 @@ def _folder(name: str, root: Path, encoding: str, errors: Errors) -> Corpus:
     return Corpus(name, _listing(name, paths), read, listing.said())
 
 
-def _visible_files(root: Path, notes: Notes) -> Iterator[Path]:
-    def unreadable(error: OSError) -> None:
-        notes.add("skipped, cannot be read", Path(error.filename).relative_to(root).as_posix())
+def _in_order(paths: Iterable[Path], root: Path) -> list[Path]:
+    return sorted(paths, key=lambda path: path.relative_to(root).parts)
 
-    for folder, inner, files in os.walk(root, onerror=unreadable):
-        for hidden in (entry for entry in sorted(inner + files) if entry.startswith(".")):
-            notes.add("skipped, hidden", Path(folder, hidden).relative_to(root).as_posix())
-        inner[:] = [entry for entry in inner if not entry.startswith(".")]
-        for path in (Path(folder, file) for file in files if not file.startswith(".")):
-            if path.is_file():
+
+_AGAIN = "skipped, read under another name"
+
+
+def _visible_files(root: Path, notes: Notes) -> Iterator[Path]:
+    """Files below the folder; what lies there comes before what links lead to."""
+    read: set[tuple[int, int]] = set()  # folders and files, by device and inode
+    file_links: list[Path] = []
+    # One round for the folder itself, then one for the folders that the round before linked to.
+    folders = [root]
+    while folders:
+        links: list[Path] = []
+        for folder in folders:
+            if _is_new(folder, read):
+                yield from _walked(folder, root, read, notes, links)
+            else:
+                notes.add(_AGAIN, _named(folder, root))
+        file_links += (link for link in links if not os.path.isdir(link))
+        folders = _in_order((link for link in links if os.path.isdir(link)), root)
+    for link in _in_order(file_links, root):
+        if not os.path.isfile(link):
+            notes.add("skipped, not a regular file", _named(link, root))
+        elif _is_new(link, read):
+            yield link
+        else:
+            notes.add(_AGAIN, _named(link, root))
+
+
+def _walked(
+    top: Path, root: Path, read: set[tuple[int, int]], notes: Notes, links: list[Path]
+) -> Iterator[Path]:
+    """The regular files below a folder; the links there are added to `links`."""
+
+    def unreadable(error: OSError) -> None:
+        notes.add("skipped, cannot be read", _named(Path(error.filename), root))
+
+    for folder, inner, files in os.walk(top, onerror=unreadable):
+        folders = set(inner)
+        inner.clear()
+        for name in sorted(folders.union(files)):
+            path = Path(folder, name)
+            if name.startswith("."):
+                notes.add("skipped, hidden", _named(path, root))
+            elif path.is_symlink():
+                links.append(path)
+            elif name in folders:
+                if _is_new(path, read):
+                    inner.append(name)
+                else:
+                    notes.add(_AGAIN, _named(path, root))
+            elif os.path.isfile(path):
+                _is_new(path, read)
                 yield path
             else:
-                notes.add("skipped, not a regular file", path.relative_to(root).as_posix())
+                notes.add("skipped, not a regular file", _named(path, root))
+
+
+def _is_new(path: Path, read: set[tuple[int, int]]) -> bool:
+    """Whether what lies there has not been met under another name; it then has been."""
+    try:
+        stat = path.stat()
+    except OSError:
+        return True  # whoever opens it says why it cannot be read
+    new = (stat.st_dev, stat.st_ino) not in read
+    read.add((stat.st_dev, stat.st_ino))
+    return new
+
+
+def _named(path: Path, root: Path) -> str:
+    return path.relative_to(root).as_posix()
 
 
 def _is_binary(path: Path) -> bool:
@@ -260,9 +344,10 @@ def _is_binary(path: Path) -> bool:
 def _documents(
     path: Path, where: str, encoding: str, errors: Errors, notes: Notes
 ) -> Iterator[Stream]:
-    if path.suffix == ".jsonl":
+    suffix = path.suffix.lower()
+    if suffix in (".jsonl", ".ndjson"):
         yield from json_lines(path, where, encoding, errors, notes)
-    elif path.suffix == ".parquet":
+    elif suffix == ".parquet":
         yield from parquet_rows(path, where, errors, notes)
     else:
         yield where, text_file(path, where, encoding, errors, notes)

@@ -27,7 +27,7 @@ from blocklab.errors import BlocklabError
 from blocklab.files import discard, new_folder
 from blocklab.record import Record
 
-__all__ = ["DataConfig", "Dataset", "prepare", "require_windows"]
+__all__ = ["DataConfig", "Dataset", "prepare", "require_windows", "still_gives"]
 
 DEFAULT_TOKENIZER = "bpe:2048"
 SAMPLE = 50_000_000  # bytes of training text from which a BPE is learnt at most
@@ -69,6 +69,27 @@ def prepare(config: DataConfig, *, cache: Path | None = None, say: Say | None = 
     found = preparation.known(cache or default_cache()) or preparation.known(root)
     dataset = found or preparation.make()
     return replace(dataset, notes=cache_notes + dataset.notes)
+
+
+def still_gives(config: DataConfig, fingerprint: str, tokenizer: Tokenizer | None) -> bool:
+    """Whether the dataset that `config` describes would be the one of that fingerprint.
+
+    `tokenizer` is what that one was cut with. The text is read, but for what the cache knows of it;
+    without a tokenizer the cache alone can tell. Raises BlocklabError.
+    """
+    root, _ = writable_cache(None)
+    preparation = _Preparation(config, root, lambda text: None)
+    found = preparation.known(default_cache()) or preparation.known(root)
+    if found is not None and found.fingerprint == fingerprint:
+        return True
+    if tokenizer is None:
+        return False
+    text = preparation.corpus.fingerprint
+    return fingerprint == _fingerprint(text, tokenizer, config.validation_share)
+
+
+def _fingerprint(text: str, tokenizer: Tokenizer, share: float) -> str:
+    return digest(FORMAT, RULE, text, tokenizer.fingerprint, share)
 
 
 class _Preparation:
@@ -125,9 +146,7 @@ class _Preparation:
         tokenizer = ready or self.trained(chosen, size, notes)
         if tokenizer.end_of_text is None:
             notes.append("the tokenizer has no end of text: documents follow without a separator")
-        fingerprint = digest(
-            FORMAT, RULE, chosen.survey.fingerprint, tokenizer.fingerprint, chosen.share
-        )
+        fingerprint = _fingerprint(chosen.survey.fingerprint, tokenizer, chosen.share)
         folder = self.root / "datasets" / fingerprint
         if folder.is_dir() and _reopened(folder, ()) is None:
             discard(folder)

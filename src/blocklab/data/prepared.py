@@ -4,7 +4,7 @@ How it is made from text is in `dataset`; what makes which batch is in `windows`
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 
 from blocklab.data.cache import digest, read_json, write_json
 from blocklab.data.split import Side
-from blocklab.data.token_files import FILES, TokenWriter, entropy, map_tokens, token_dtype
+from blocklab.data.token_files import (
+    FILES,
+    TokenWriter,
+    entropy,
+    map_tokens,
+    plain_ids,
+    token_dtype,
+)
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.record import Record
@@ -118,7 +125,7 @@ class Dataset:
 
     @staticmethod
     def from_tokens(
-        tokens: "torch.Tensor | NDArray[np.integer]",
+        tokens: "torch.Tensor | NDArray[np.integer] | Sequence[int]",
         vocab_size: int | None = None,
         validation_share: float = 0.1,
     ) -> "Dataset":
@@ -158,13 +165,11 @@ def _tokenizer(folder: Path, name: str, end_of_text: int | None) -> Tokenizer:
 
 
 def _checked_ids(
-    tokens: "torch.Tensor | NDArray[np.integer]", vocab_size: int | None
+    tokens: "torch.Tensor | NDArray[np.integer] | Sequence[int]", vocab_size: int | None
 ) -> NDArray[np.integer]:
-    ids = tokens if isinstance(tokens, np.ndarray) else tokens.detach().cpu().numpy()
-    if ids.ndim != 1 or ids.dtype.kind not in "iu" or not len(ids):
-        raise BlocklabError(
-            f"tokens are {ids.dtype} of shape {ids.shape}, expected one dimension of integer ids"
-        )
+    ids = plain_ids(tokens)
+    if not len(ids):
+        raise BlocklabError("tokens are of shape (0,), expected one dimension of integer ids")
     low, high = int(ids.min()), int(ids.max())
     if low < 0 or (vocab_size is not None and high >= vocab_size):
         limit = "" if vocab_size is None else f" and below vocab_size {vocab_size}"

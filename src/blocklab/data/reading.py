@@ -9,6 +9,7 @@ import importlib
 import io
 import json
 import re
+import reprlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
@@ -23,7 +24,7 @@ Stream: TypeAlias = tuple[str, Iterator[str]]
 
 PIECE = 1 << 16  # characters
 BLOCK = 1 << 18  # bytes
-LONGEST_LINE = 1 << 28  # bytes of one .jsonl line
+LONGEST_LINE = 1 << 28  # characters of one .jsonl line
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _NOT_RAW_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -56,10 +57,19 @@ def without_lone_surrogates(text: str) -> str:
     return _LONE_SURROGATES.sub("\ufffd", text)
 
 
+# Longer than a name of the network may be: what only decodes such names is no text encoding.
+_SAMPLE = "A b.\n" + "c" * 100
+
+
 def check_encoding(encoding: str) -> None:
+    """Raise BlocklabError unless text can be read in the encoding of that name, piece by piece."""
     try:
         io.TextIOWrapper(io.BytesIO(), encoding)
-    except (LookupError, ValueError):
+        decoder = codecs.getincrementaldecoder(encoding)("strict")
+        for byte in _SAMPLE.encode(encoding):
+            decoder.decode(bytes([byte]))
+        decoder.decode(b"", True)
+    except (LookupError, ValueError):  # a UnicodeError is a ValueError
         raise BlocklabError(
             f"encoding '{encoding}' is not a text encoding that Python knows; "
             "expected a name such as utf-8, latin-1, cp1252 or utf-16"
@@ -82,17 +92,61 @@ def decoded(
     data: Iterable[bytes], where: str, encoding: str, errors: Errors, notes: Notes
 ) -> Iterator[str]:
     """Text of a stream of bytes: decoded, no byte-order mark, every line end a single LF."""
-    bytes_decoder = codecs.getincrementaldecoder(encoding)(errors)
-    decoder = io.IncrementalNewlineDecoder(bytes_decoder, translate=True)
-    fed, started = 0, False
+    newlines = io.IncrementalNewlineDecoder(None, translate=True)
+    try:
+        for text in _without_mark(_texts(data, encoding, errors), where, notes):
+            if translated := newlines.decode(text):
+                yield translated
+    except _Undecodable as error:
+        raise error.told(where, encoding) from None
+    if last := newlines.decode("", final=True):
+        yield last
+    if newlines.newlines not in (None, "\n"):
+        notes.add("line ends (CRLF or CR) normalised to LF", where)
+
+
+class _Undecodable(Exception):
+    """Bytes that are not text, from `offset` on."""
+
+    def __init__(self, offset: int, error: UnicodeError) -> None:
+        self.offset, self.error = offset, error
+
+    def told(self, where: str, encoding: str) -> BlocklabError:
+        """The same for a reader of messages; `where` names the file, and the line if known."""
+        place, reason = f"byte {self.offset}", str(self.error)
+        if isinstance(self.error, UnicodeDecodeError):
+            place += f" (0x{self.error.object[self.error.start]:02x})"
+            reason = self.error.reason
+        return BlocklabError(
+            f"{where}: {place} is not {encoding} ({reason}); "
+            "name the file's encoding with --encoding (data.encoding), "
+            "or read raw bytes with the tokenizer 'bytes'"
+        )
+
+
+def _texts(data: Iterable[bytes], encoding: str, errors: Errors) -> Iterator[str]:
+    """Text of a stream of bytes as it is, with what precedes the first byte that is not text.
+
+    Raises _Undecodable at that byte.
+    """
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    fed = 0
     for block in _with_end(data):
-        pending = len(bytes_decoder.getstate()[0])
+        state = decoder.getstate()
         try:
-            text = decoder.decode(block, final=not block)
-        except UnicodeDecodeError as error:
-            offset = fed - pending + error.start
-            raise undecodable(where, offset, error, encoding) from None
+            yield decoder.decode(block, final=not block)
+        except UnicodeError as error:
+            good = error.start - len(state[0]) if isinstance(error, UnicodeDecodeError) else 0
+            decoder.setstate(state)
+            yield decoder.decode(block[: max(good, 0)])
+            raise _Undecodable(fed + good, error) from None
         fed += len(block)
+
+
+def _without_mark(texts: Iterable[str], where: str, notes: Notes) -> Iterator[str]:
+    """What is left of a text without the byte-order mark that it may begin with."""
+    started = False
+    for text in texts:
         if text and not started:
             started = True
             if text.startswith("\ufeff"):
@@ -100,8 +154,6 @@ def decoded(
                 text = text[1:]
         if text:
             yield text
-    if decoder.newlines not in (None, "\n"):
-        notes.add("line ends (CRLF or CR) normalised to LF", where)
 
 
 def _with_end(data: Iterable[bytes]) -> Iterator[bytes]:
@@ -109,15 +161,6 @@ def _with_end(data: Iterable[bytes]) -> Iterator[bytes]:
         if block:
             yield block
     yield b""
-
-
-def undecodable(where: str, offset: int, error: UnicodeDecodeError, encoding: str) -> BlocklabError:
-    found = error.object[error.start]
-    return BlocklabError(
-        f"{where}: byte {offset} (0x{found:02x}) is not {encoding} ({error.reason}); "
-        "name the file's encoding with --encoding (data.encoding), "
-        "or read raw bytes with the tokenizer 'bytes'"
-    )
 
 
 def in_pieces(texts: Iterable[str]) -> Iterator[str]:
@@ -161,24 +204,35 @@ def json_lines(
     path: Path, where: str, encoding: str, errors: Errors, notes: Notes
 ) -> Iterator[Stream]:
     """One document a line, its text under "text". An error names the line."""
-    offset = 0
+    number = 0
     with open_file(path) as file:
-        number = 0
-        while line := file.readline(LONGEST_LINE):
-            number += 1
-            at = f"{where}, line {number}"
-            if len(line) == LONGEST_LINE:
-                raise BlocklabError(f"{at}: longer than {LONGEST_LINE:,} bytes; is it .jsonl?")
-            if number == 1 and line.startswith(codecs.BOM_UTF8):
-                notes.add("byte-order mark stripped", where)
-                line, offset = line[3:], 3
-            try:
-                text = line.decode(encoding, errors)
-            except UnicodeDecodeError as error:
-                raise undecodable(at, offset + error.start, error, encoding) from None
-            offset += len(line)
-            if text.strip():
-                yield at, in_pieces([cleaned(_text_field(text, at), at, errors, notes)])
+        texts = _without_mark(_texts(blocks(file), encoding, errors), where, notes)
+        try:
+            for line in _lines(texts, where):
+                number += 1
+                at = f"{where}, line {number}"
+                if line.strip():
+                    yield at, in_pieces([cleaned(_text_field(line, at), at, errors, notes)])
+        except _Undecodable as error:
+            raise error.told(f"{where}, line {number + 1}", encoding) from None
+
+
+def _lines(texts: Iterable[str], where: str) -> Iterator[str]:
+    """Lines without their LF; no other character ends one, for JSON may hold it."""
+    held: list[str] = []
+    length = number = 0
+    for text in texts:
+        *ended, rest = text.split("\n")
+        for end in ended:
+            yield "".join([*held, end])
+            held, length, number = [], 0, number + 1
+        held.append(rest)
+        length += len(rest)
+        if length > LONGEST_LINE:
+            at = f"{where}, line {number + 1}"
+            raise BlocklabError(f"{at}: longer than {LONGEST_LINE:,} characters; is it .jsonl?")
+    if length:
+        yield "".join(held)
 
 
 def _text_field(line: str, at: str) -> str:
@@ -186,13 +240,16 @@ def _text_field(line: str, at: str) -> str:
         entry = json.loads(line)
     except ValueError as error:
         raise BlocklabError(f"{at}: not JSON ({error})") from None
+    except RecursionError:
+        raise BlocklabError(f"{at}: not JSON that can be read (nested too deeply)") from None
     if not isinstance(entry, dict):
-        raise BlocklabError(f'{at}: expected an object with "text", found {entry!r:.40}')
+        found = reprlib.repr(entry)
+        raise BlocklabError(f'{at}: expected an object with "text", found {found:.40}')
     if "text" not in entry:
         raise BlocklabError(f'{at}: no "text", found the keys {", ".join(entry) or "(none)"}')
     text = entry["text"]
     if not isinstance(text, str):
-        raise BlocklabError(f'{at}: "text" is {text!r:.40}, expected a string')
+        raise BlocklabError(f'{at}: "text" is {reprlib.repr(text):.40}, expected a string')
     return text
 
 

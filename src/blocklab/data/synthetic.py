@@ -148,7 +148,11 @@ def _chosen(choices: Sequence[tuple[float, Sequence[str]]], place: float) -> Seq
 
 
 def _grammar() -> Synthetic:
-    """Sentences such as "the cat that sees some dogs sleeps.": LL(1), so one derivation each."""
+    """Sentences such as "the cat that sees some dogs sleeps.", with one derivation each.
+
+    The next word decides every choice of a rule but one: a phrase that begins with "the" may be of
+    either number. Its noun decides that, at most two words on, for none is of both (LL(3)).
+    """
     entropy, length = grammar_moments(GRAMMAR, "SENTENCE")
     return Synthetic("grammar", _sentence, entropy, length + 1, lines=50)
 

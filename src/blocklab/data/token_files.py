@@ -5,10 +5,11 @@ Knows the two sides of a split and a tokenizer; which text goes where was decide
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,9 @@ from blocklab.data.reading import utf8
 from blocklab.data.split import Side
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
+
+if TYPE_CHECKING:
+    import torch
 
 Text = tuple[int, Side, str]
 """The number of a document, its side, a piece of its text."""
@@ -29,6 +33,25 @@ LONGEST = 1 << 18  # characters of a text that no exact cut is known in, before 
 def token_dtype(vocab_size: int) -> np.dtype[np.integer]:
     """Two bytes an id where they suffice."""
     return np.dtype("<u2") if vocab_size <= 1 << 16 else np.dtype("<u4")
+
+
+def plain_ids(tokens: "torch.Tensor | NDArray[np.integer] | Sequence[int]") -> NDArray[np.integer]:
+    """Ids as an array (n,), without a copy where they are one: a memory map stays on disk.
+
+    Raises BlocklabError for what is not one dimension of integers, in a tensor, array or list.
+    """
+    given: Any = tokens
+    try:
+        array = np.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+    except (TypeError, ValueError, RuntimeError):
+        # Of a type that numpy lacks, as bfloat16, or lists of unequal length.
+        known = hasattr(given, "dtype")
+        found = f"{given.dtype} of shape {tuple(given.shape)}" if known else "of several shapes"
+    else:
+        if array.ndim == 1 and array.dtype.kind in "iu":
+            return array
+        found = f"{array.dtype} of shape {array.shape}"
+    raise BlocklabError(f"tokens are {found}, expected one dimension of integer ids")
 
 
 class TokenWriter:

@@ -12,6 +12,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +23,11 @@ from tokenizers import AddedToken, decoders, models, pre_tokenizers, trainers
 from blocklab.data.exact_cuts import exact_cut
 from blocklab.data.reading import utf8, without_lone_surrogates
 from blocklab.errors import BlocklabError, nearest
+from blocklab.expected import described, require_place
 from blocklab.files import new_file
 
 END_OF_TEXT = "<|endoftext|>"
+REPLACEMENT = "\ufffd"
 SMALLEST_BPE = 260  # 256 bytes, the end of text, and a few merges to be worth the name
 NAMES = ("bytes", "bpe:N", "gpt2")
 
@@ -45,7 +48,11 @@ class Tokenizer:
         self._backend.encode_special_tokens = True  # special tokens in a text are ordinary text
         self._backend.no_truncation()
         self._backend.no_padding()
-        self.vocab_size = max(self._backend.get_vocab(with_added_tokens=True).values()) + 1
+        self._known = frozenset(self._backend.get_vocab(with_added_tokens=True).values())
+        self.vocab_size = max(self._known) + 1
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.name}, {self.vocab_size:,} ids)"
 
     @property
     def definition(self) -> str:
@@ -112,9 +119,17 @@ class Tokenizer:
         return exact_cut(json.loads(self.definition))
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Never fails: broken UTF-8 becomes U+FFFD, an id that no token has becomes nothing."""
-        known = [int(i) for i in ids if 0 <= int(i) < self.vocab_size]
-        return self._backend.decode(known, skip_special_tokens=False)
+        """The text of the ids of one text. Broken UTF-8, and an id that no token has, is U+FFFD.
+
+        A model may have more rows than its tokenizer has ids, and write one of those. Raises
+        BlocklabError for what are no ids at all.
+        """
+        return "".join(
+            self._backend.decode(list(run), skip_special_tokens=False)
+            if known
+            else REPLACEMENT * len(list(run))
+            for known, run in groupby(_as_ids(ids), self._known.__contains__)
+        )
 
     def start_ids(self) -> tuple[int, ...]:
         """The ids that its authors put before every text, as a beginning-of-text mark."""
@@ -190,7 +205,18 @@ class ByteTokenizer(Tokenizer):
         yield from pieces
 
     def decode(self, ids: Iterable[int]) -> str:
-        return bytes(int(i) for i in ids if 0 <= int(i) < 256).decode("utf-8", "replace")
+        # No UTF-8 holds the byte 255, which so stands for what is no byte as well.
+        return bytes(i if 0 <= i < 256 else 255 for i in _as_ids(ids)).decode("utf-8", "replace")
+
+
+def _as_ids(ids: Iterable[int]) -> list[int]:
+    try:
+        return [int(i) for i in ids]
+    except (TypeError, ValueError, RuntimeError):  # the last is torch's, of a row of a batch
+        raise BlocklabError(
+            f"decode: expected the ids of one text, found {described(ids)}; of a batch (B, T): "
+            "decode(tokens[0])"
+        ) from None
 
 
 def _raw(text: str) -> bytes:
@@ -264,11 +290,13 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return Tokenizer(backend.to_str(pretty=False), f"bpe:{vocab_size}", end)
 
 
-def load_tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str | Path) -> Tokenizer:
     """The tokenizer called `name`: "bytes", "gpt2", or the path of a tokenizer.json or its folder.
 
     Raises BlocklabError for any other name, and for "bpe:N", which needs a corpus to learn from.
     """
+    require_place(name, "load_tokenizer")
+    name = str(name)
     if name == "bytes":
         return ByteTokenizer()
     if name == "gpt2":

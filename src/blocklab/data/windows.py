@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from blocklab.data.permutation import Permutation
+from blocklab.data.token_files import plain_ids
 from blocklab.errors import BlocklabError
 from blocklab.streams import stream_seed
 
@@ -34,7 +35,7 @@ class TrainingWindows:
     """
 
     def __init__(self, tokens: Tokens, context_length: int, batch_size: int, seed: int) -> None:
-        self._tokens = _plain(tokens)
+        self._tokens = plain_ids(tokens)
         _check_positive(context_length=context_length, batch_size=batch_size)
         if len(self._tokens) < context_length + 1:
             raise BlocklabError(
@@ -90,7 +91,7 @@ class ValidationWindows:
     """
 
     def __init__(self, tokens: Tokens, context_length: int) -> None:
-        self._tokens = _plain(tokens)
+        self._tokens = plain_ids(tokens)
         _check_positive(context_length=context_length)
         if len(self._tokens) < 2:
             raise BlocklabError(
@@ -128,17 +129,6 @@ def _gathered(tokens: NDArray[np.integer], starts: NDArray[np.int64], context: i
     rows = tokens[starts[:, None] + np.arange(context + 1)].astype(np.int64)  # (B, T + 1)
     inputs, targets = np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
     return torch.from_numpy(inputs), torch.from_numpy(targets)
-
-
-def _plain(tokens: Tokens) -> NDArray[np.integer]:
-    array = tokens.detach().cpu().numpy() if isinstance(tokens, torch.Tensor) else tokens
-    array = np.asarray(array)  # a view: a memory map stays on disk
-    if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise BlocklabError(
-            f"tokens are {array.dtype} of shape {array.shape}, "
-            "expected one dimension of integer ids"
-        )
-    return array
 
 
 def _check_positive(**sizes: int) -> None:

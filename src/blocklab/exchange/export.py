@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from blocklab.data.tokenizer import Tokenizer
+from blocklab.dtypes import dtype_called, name_of
 from blocklab.errors import BlocklabError
 from blocklab.exchange.conventions import TextConventions, came_with, conventions_by_ids
 from blocklab.exchange.families import FAMILIES
@@ -25,16 +26,11 @@ from blocklab.exchange.huggingface_text import TOKENIZER, as_json, config_fields
 from blocklab.exchange.meaning import differences, lacking
 from blocklab.exchange.names import stored_tensors
 from blocklab.exchange.weights import INDEX, SINGLE
+from blocklab.expected import require
 from blocklab.files import new_folder
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 
-NAME_OF_DTYPE = {
-    torch.float32: "float32",
-    torch.float64: "float64",
-    torch.float16: "float16",
-    torch.bfloat16: "bfloat16",
-}
 _UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
@@ -54,12 +50,15 @@ def export_huggingface(
     when the tokenizer marks texts by ids that are no rows of the model, or, naming the fields that
     stand in the way, when no family can say what this model is.
     """
+    require(Transformer, model, "model")
+    if tokenizer is not None:
+        require(Tokenizer, tokenizer, "tokenizer")
     folder, limit = Path(folder), _bytes(max_shard_size)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BlocklabError(f"{folder}: is there already; choose a new folder")
     said = _conventions(model, tokenizer)
     family, described = family_for(model.config, said.model_type)
-    described["torch_dtype"] = NAME_OF_DTYPE[model.embedding.weight.dtype]
+    described["torch_dtype"] = name_of(dtype_called(model.embedding.weight.dtype))
     described |= config_fields(said, family.model_type)
     texts = text_files(said, tokenizer, family.model_type, model.config.context_length)
     if folder.exists():

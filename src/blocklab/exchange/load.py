@@ -5,30 +5,27 @@ from typing import Literal
 
 import torch
 
-from blocklab.errors import BlocklabError, nearest
+from blocklab.dtypes import dtype_called
+from blocklab.errors import BlocklabError
 from blocklab.exchange.huggingface import CONFIG, huggingface_config, load_huggingface
 from blocklab.exchange.loaded import Loaded
 from blocklab.exchange.runs import load_run
+from blocklab.expected import require_place
 from blocklab.model.config import ModelConfig
 from blocklab.training.trained import is_run, trained_config
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-}
 
 
 def load(source: str | Path, dtype: str | torch.dtype | None = None) -> Loaded:
     """The model at `source`, in evaluation mode, with its tokenizer where there is one.
 
     `source` is a folder in Hugging Face's layout, a .gguf file, or the folder of a finished run.
-    `dtype` converts the weights; None keeps the one they are stored in (a .gguf file: float32).
+    `dtype` converts the weights: float32, bf16, float16 or float64, by any usual name; None keeps
+    the one they are stored in (a .gguf file: float32).
     No code and no pickle that comes with a checkpoint is ever run. Raises BlocklabError where the
     files are damaged, or where they describe anything that is not implemented here.
     """
-    path, chosen = Path(source), _dtype(dtype)
+    require_place(source, "load")
+    path, chosen = Path(source), None if dtype is None else dtype_called(dtype)
     match _kind(path):
         case "gguf":
             from blocklab.exchange.gguf_model import load_gguf
@@ -72,13 +69,3 @@ def _kind(path: Path) -> Literal["gguf", "run", "huggingface"]:
         return "huggingface"
     hint = "; it is a study: give one of its runs/…" if (path / "study.yaml").is_file() else ""
     raise BlocklabError(f"{path}: holds neither {CONFIG} nor run.json{hint}")
-
-
-def _dtype(dtype: str | torch.dtype | None) -> torch.dtype | None:
-    if dtype is None or isinstance(dtype, torch.dtype):
-        if dtype is not None and dtype not in DTYPES.values():
-            raise BlocklabError(f"dtype {dtype} is not one of {', '.join(DTYPES)}")
-        return dtype
-    if dtype not in DTYPES:
-        raise BlocklabError(f"dtype '{dtype}': {nearest(dtype, DTYPES)}")
-    return DTYPES[dtype]

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from blocklab.model.config import ModelConfig
 from blocklab.parts.attention import CausalAttention
+from blocklab.parts.experts import Experts
 from blocklab.parts.feed_forward import FeedForwardConfig
 from blocklab.parts.norm import NormConfig
 from blocklab.parts.part import PartConfig
@@ -92,6 +93,8 @@ def _resolved(record: PartConfig, d_model: int) -> dict[str, Any]:
     elif isinstance(record, FeedForwardConfig):
         if "d_ff" in said:
             said["d_ff"] = record.width(d_model)
+        if isinstance(record, Experts.Config):
+            said["normalized"] = record.is_normalized
     elif isinstance(record, Rotary.Config):
         said["scaling"]["amplitude"] = record.scaling.size()
         if record.scaling.kind == "longrope":

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError
+from blocklab.expected import require, require_whole, require_whole_numbers
 from blocklab.generation.cache import KeyValueCache
 from blocklab.generation.compiled import CompiledReading, obstacle, worth_compiling
 from blocklab.generation.sampling import Choice, Sampling
 from blocklab.model.evaluation import Evaluating
-from blocklab.model.transformer import Transformer, real_tokens
+from blocklab.model.transformer import Transformer, real_tokens, require_ids
 from blocklab.parts.linear import PackedWeights
 from blocklab.parts.positions import Positions
 
@@ -104,7 +105,13 @@ def sample_tokens(
 
     Raises BlocklabError, at once, for arguments that do not fit.
     """
-    attention_mask = None if attention_mask is None else real_tokens(attention_mask)
+    require(Transformer, model, "model")
+    require(Tensor, tokens, "tokens")
+    require_whole(max_new_tokens, "max_new_tokens")
+    require_whole_numbers(stop_ids, "stop_ids")
+    if attention_mask is not None:
+        require(Tensor, attention_mask, "attention_mask")
+        attention_mask = real_tokens(attention_mask)
     _check_prompt(model, tokens, attention_mask, max_new_tokens)
     capacity = _capacity(model, tokens.shape[1], max_new_tokens, past_context)
     choice = Choice(sampling or Sampling(), tokens, attention_mask, model.config.rows)
@@ -270,12 +277,9 @@ def _check_prompt(
 ) -> None:
     if max_new_tokens < 0:
         raise BlocklabError(f"max_new_tokens must be 0 or more, not {max_new_tokens}")
-    if tokens.ndim != 2 or tokens.is_floating_point():
-        raise BlocklabError(
-            f"tokens are {tokens.dtype} of shape {tuple(tokens.shape)}; expected ids (B, T)"
-        )
     if not tokens.numel():
         raise BlocklabError("the prompt is empty: give at least one token")
+    require_ids(tokens)
     rows = model.config.rows
     low, high = int(tokens.min()), int(tokens.max())
     if low < 0 or high >= rows:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from blocklab.errors import BlocklabError
+from blocklab.expected import require_number, require_whole, require_whole_numbers
 from blocklab.streams import stream_seed
 
 
@@ -20,7 +21,7 @@ from blocklab.streams import stream_seed
 class Sampling:
     """How a token is chosen. The rules act in this order, each on what the one before has left.
 
-    Raises BlocklabError for a value outside its range.
+    Raises BlocklabError for a value that is no number or outside its range.
     """
 
     repetition_penalty: float = 1.0
@@ -38,6 +39,7 @@ class Sampling:
     """One seed a sequence, or one for all: sequence i then has `seed + i`. Null: never the same."""
 
     def __post_init__(self) -> None:
+        self._require_numbers()
         if not 0 <= self.temperature < math.inf:
             raise BlocklabError(f"temperature must be 0 or more, not {self.temperature}")
         if not 0 < self.repetition_penalty < math.inf:
@@ -49,6 +51,18 @@ class Sampling:
         for name, share in (("top_p", self.top_p), ("min_p", self.min_p)):
             if share is not None and not 0 < share <= 1:
                 raise BlocklabError(f"{name} must be above 0 and at most 1, not {share}")
+
+    def _require_numbers(self) -> None:
+        for name in ("repetition_penalty", "temperature", "top_p", "min_p"):
+            value = getattr(self, name)
+            if value is not None or name in ("repetition_penalty", "temperature"):
+                require_number(value, name)
+        if self.top_k is not None:
+            require_whole(self.top_k, "top_k")
+        if isinstance(self.seed, Sequence):
+            require_whole_numbers(self.seed, "seed")
+        elif self.seed is not None:
+            require_whole(self.seed, "seed")
 
     def streams(self, n_sequences: int) -> list[random.Random]:
         """The random stream of each sequence."""

@@ -3,12 +3,20 @@
 One `TextStream` serves one sequence. Putting the pieces anywhere is the caller's business.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 
 _BROKEN = "\ufffd"  # what a tokenizer makes of bytes that are no character, or not yet one
+
+
+class Decoder(Protocol):
+    """What makes text of ids."""
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of all of them; bytes that are no character, or not yet one, become U+FFFD."""
+        ...
 
 
 class TextStream:
@@ -19,9 +27,7 @@ class TextStream:
     stop string is met; the text ends before it. Raises BlocklabError for an empty stop string.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, prompt: Sequence[int], stop: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, tokenizer: Decoder, prompt: Sequence[int], stop: Sequence[str] = ()) -> None:
         if not all(stop):
             raise BlocklabError("a stop string is empty; give at least one character")
         self._decode = tokenizer.decode

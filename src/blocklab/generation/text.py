@@ -2,20 +2,32 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from blocklab.data.tokenizer import Tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.generation.sampler import PastContext, sample_tokens
 from blocklab.generation.sampling import Sampling
-from blocklab.generation.streaming import TextStream
+from blocklab.generation.streaming import Decoder, TextStream
 from blocklab.model.transformer import Transformer
 
 OnText = Callable[[int, str], object]
 """Called with the number of a prompt and the next piece of its text, whole characters only."""
+
+
+class Tokenizer(Decoder, Protocol):
+    """What is asked of a tokenizer here; those of `blocklab.data` are some."""
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The id that separates texts, where there is one."""
+        ...
+
+    def encode(self, text: str, *, special_tokens: bool = False) -> list[int]:
+        """The ids of a text; `special_tokens` reads those that stand in it as what they are."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -37,7 +49,7 @@ def generate_text(
     *,
     max_new_tokens: int,
     sampling: Sampling | None = None,
-    stop: Sequence[str] = (),
+    stop: str | Sequence[str] = (),
     stop_ids: Sequence[int] | None = None,
     start_ids: Sequence[int] = (),
     special_tokens: bool = False,
@@ -52,9 +64,9 @@ def generate_text(
     tokenizer's end of text), or after `max_new_tokens`. `start_ids` go before every prompt; an
     empty one without them begins after the tokenizer's end of text. With `special_tokens` those
     that stand in a prompt are read as what they are, and a prompt that begins with `start_ids`
-    gets no others. `on_text` is given pieces as
-    they are written. All else as for `sample_tokens`. Raises BlocklabError for arguments that do
-    not fit.
+    gets no others. `on_text` is given pieces as they are written. All else as for `sample_tokens`.
+
+    Raises BlocklabError for arguments that do not fit.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     if not prompts:
@@ -62,7 +74,8 @@ def generate_text(
     encoded = [_encoded(tokenizer, prompt, start_ids, special_tokens) for prompt in prompts]
     end = tokenizer.end_of_text
     ends = (() if end is None else (end,)) if stop_ids is None else tuple(stop_ids)
-    rows = [_Row(TextStream(tokenizer, ids, stop), ends) for ids in encoded]
+    stops = (stop,) if isinstance(stop, str) else stop
+    rows = [_Row(TextStream(tokenizer, ids, stops), ends) for ids in encoded]
     tokens, mask = _padded(encoded, model.embedding.weight.device)
     steps = sample_tokens(
         model,

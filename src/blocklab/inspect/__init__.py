@@ -35,3 +35,7 @@ __all__ = [
     "streams",
     "update_ratios",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

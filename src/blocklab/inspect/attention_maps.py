@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from blocklab.inspect.recording import require_batch
 from blocklab.inspect.scores import Scores, watching_scores
 from blocklab.model.transformer import Transformer
 
@@ -37,6 +38,7 @@ def attention_maps(model: Transformer, tokens: Tensor) -> list[Tensor | None]:
     takes no softmax over keys. Every map is held whole, n_layers * B * n_heads * T^2 numbers: give
     it as few and short sequences as are to be drawn. Means over positions are `head_measures`.
     """
+    require_batch(model, tokens)
     with watching_scores(model, _whole_map) as maps:
         model.features(tokens)
     return maps
@@ -58,6 +60,7 @@ def head_measures(model: Transformer, tokens: Tensor) -> list[HeadMeasures | Non
     None where a block's attention takes no softmax over keys. Beside what the attention itself
     holds, the weights of a few queries at a time are.
     """
+    require_batch(model, tokens)
     with watching_scores(model, _measured) as found:
         model.features(tokens)
     return found

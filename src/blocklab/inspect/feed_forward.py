@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from blocklab.inspect.recording import rms, watched, wide
+from blocklab.inspect.recording import require_batch, rms, watched, wide
 from blocklab.model.transformer import Transformer
 
 DEAD = 1e-3
@@ -38,6 +38,7 @@ def hidden_units(model: Transformer, tokens: Tensor) -> list[HiddenUnits | None]
 
     None where a feed-forward has no single matrix that writes to the stream.
     """
+    require_batch(model, tokens)
     found: list[HiddenUnits | None] = [None] * len(model.blocks)
 
     def measure(block: int) -> Callable[[tuple[Any, ...]], None]:

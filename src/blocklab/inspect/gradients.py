@@ -5,15 +5,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blocklab.errors import BlocklabError
+from blocklab.expected import require
+from blocklab.inspect.recording import require_batch
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
 
 
 def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[str, float]:
-    """Norm of the gradient of each parameter, named as in `model.named_parameters()`.
+    """Norm of the gradient of each parameter after one backward pass.
 
-    Of what `loss_and_gradient_norms` takes the loss to be. Raises BlocklabError when the shapes
-    differ.
+    `tokens` and `targets`, the token that follows each, are ids (B, T). The loss is the mean
+    cross-entropy in nats over all positions, without dropout. Gives {name as in
+    `model.named_parameters()`: norm}, in nats a unit of the parameter; 0 where the loss does not
+    reach it, or where it is frozen. The model's `.grad`, its mode and torch's random numbers stay
+    as they were.
+
+    Raises BlocklabError when the shapes differ or an id is no row of the model.
     """
     return loss_and_gradient_norms(model, tokens, targets)[1]
 
@@ -21,15 +28,8 @@ def gradient_norms(model: Transformer, tokens: Tensor, targets: Tensor) -> dict[
 def loss_and_gradient_norms(
     model: Transformer, tokens: Tensor, targets: Tensor
 ) -> tuple[float, dict[str, float]]:
-    """The loss, and the norm of its gradient for each parameter.
-
-    The loss is the mean cross-entropy in nats over all positions of `tokens` (B, T) against
-    `targets` (B, T), without dropout. A parameter that the loss does not reach, or that is frozen,
-    has norm 0. The model's `.grad`, its mode and torch's random numbers stay as they were.
-
-    Raises BlocklabError when the shapes differ.
-    """
-    require_one_target_each(tokens, targets)
+    """The loss, in nats, and what `gradient_norms` gives, from the same pass."""
+    require_one_target_each(model, tokens, targets)
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     device = model.embedding.weight.device
     kept = torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -45,10 +45,20 @@ def loss_and_gradient_norms(
     return loss.item(), norms
 
 
-def require_one_target_each(tokens: Tensor, targets: Tensor) -> None:
-    """Refuse targets that are not one for each token."""
+def require_one_target_each(model: Transformer, tokens: Tensor, targets: Tensor) -> None:
+    """Raise BlocklabError unless `targets` are a row of the model for each of `tokens` (B, T)."""
+    require_batch(model, tokens)
+    require(Tensor, targets, "targets")
     if tokens.shape != targets.shape:
         raise BlocklabError(
             f"targets have shape {tuple(targets.shape)}, tokens {tuple(tokens.shape)}: "
             "expected one target for each token"
+        )
+    if targets.dtype != torch.int64:
+        raise BlocklabError(f"targets are {targets.dtype}; expected ids, torch.int64")
+    low, high = int(targets.min()), int(targets.max())
+    if low < 0 or high >= model.config.rows:
+        raise BlocklabError(
+            f"targets hold {low if low < 0 else high}; expected ids from 0 to "
+            f"{model.config.rows - 1} (vocab_size - 1)"
         )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from blocklab.inspect.attention_maps import HeadMeasures, attention_maps, head_measures
 from blocklab.inspect.feed_forward import HiddenUnits, hidden_units
-from blocklab.inspect.gradients import loss_and_gradient_norms
+from blocklab.inspect.gradients import loss_and_gradient_norms, require_one_target_each
 from blocklab.inspect.logit_lens import LensReading, logit_lens, read_positions
 from blocklab.inspect.norms import NormMeasures, norm_measures
 from blocklab.inspect.stream import StreamSizes, position_similarity, stream_sizes
@@ -19,7 +19,7 @@ MAP_TOKENS = 16
 """How much of the first sequence an inspection keeps attention maps of."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Inspection:
     """What `inspect_model` found; lists have one entry a block unless they say otherwise."""
 
@@ -45,6 +45,13 @@ class Inspection:
     updates: dict[str, float] | None = None
     """Update-to-weight ratio of every parameter, where steps were taken."""
 
+    def __repr__(self) -> str:
+        sequences, length = self.tokens
+        return (
+            f"Inspection({self.parameters:,} parameters on {sequences} × {length} tokens, "
+            f"loss {self.loss:.4f})"
+        )
+
     def plain(self) -> dict[str, Any]:
         """As plain JSON values, the maps left out."""
         numbers = ("parameters", "tokens", "loss", "lens_positions")
@@ -63,6 +70,7 @@ def inspect_model(model: Transformer, tokens: Tensor, targets: Tensor) -> Inspec
     Without dropout. The model's outputs, gradients, mode and random numbers stay as they were.
     Raises BlocklabError when the shapes differ or a sequence is a single token.
     """
+    require_one_target_each(model, tokens, targets)
     maps = attention_maps(model, tokens[:1, :MAP_TOKENS])
     similarity = position_similarity(model, tokens)
     loss, gradients = loss_and_gradient_norms(model, tokens, targets)

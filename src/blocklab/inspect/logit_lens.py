@@ -48,7 +48,7 @@ def logit_lens(
 
     Raises BlocklabError when the shapes differ.
     """
-    require_one_target_each(tokens, targets)
+    require_one_target_each(model, tokens, targets)
     every = read_positions(tokens.numel(), positions).step
     depths = [stream.flatten(0, 1)[::every] for stream in streams(model, tokens)]
     wanted = targets.flatten()[::every]

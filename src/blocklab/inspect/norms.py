@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from blocklab.inspect.recording import rms, watched, wide
+from blocklab.inspect.recording import require_batch, rms, watched, wide
 from blocklab.model.transformer import Transformer
 from blocklab.parts.norm import NoNorm
 
@@ -33,6 +33,7 @@ def norm_measures(model: Transformer, tokens: Tensor) -> list[NormMeasures]:
 
     Without dropout. Norms inside attention and norms of kind none are left out.
     """
+    require_batch(model, tokens)
     found: list[NormMeasures] = []
 
     def measure(path: str, norm: nn.Module) -> Callable[[tuple[Any, ...], Tensor], None]:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.expected import require
 from blocklab.model.evaluation import evaluating
-from blocklab.model.transformer import Transformer
+from blocklab.model.transformer import Transformer, require_ids
 
 Before: TypeAlias = Callable[[tuple[Any, ...]], None]
 """Told a module's inputs before it runs."""
@@ -38,6 +39,7 @@ def record(model: Transformer, tokens: Tensor, *addresses: str) -> dict[str, Rec
     are detached, not copied. Raises BlocklabError for an address that names no module, or one that
     the pass does not run through.
     """
+    require_batch(model, tokens)
     found: dict[str, Recorded] = {}
     paths = [path for address in addresses for path in expanded(model, address)]
 
@@ -54,6 +56,14 @@ def record(model: Transformer, tokens: Tensor, *addresses: str) -> dict[str, Rec
         if path not in found:
             raise BlocklabError(f"{path}: the forward pass does not run through this module")
     return {path: found[path] for path in paths}
+
+
+def require_batch(model: Transformer, tokens: Tensor) -> None:
+    """Raise BlocklabError unless a model of ours and ids (B, T) were given."""
+    require(Transformer, model, "model")
+    require_ids(tokens)
+    if not len(tokens):
+        raise BlocklabError("tokens hold no sequence: give at least one")
 
 
 def expanded(model: Transformer, address: str) -> list[str]:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from blocklab.errors import BlocklabError
-from blocklab.inspect.recording import rms, watched, wide
+from blocklab.inspect.recording import require_batch, rms, watched, wide
 from blocklab.model.transformer import Transformer
 
 
@@ -32,6 +32,7 @@ def stream_sizes(model: Transformer, tokens: Tensor) -> StreamSizes:
 
 def streams(model: Transformer, tokens: Tensor) -> list[Tensor]:
     """The stream (B, T, d_model) as it enters the first block, then after each block."""
+    require_batch(model, tokens)
     entering: list[Tensor] = []
     leaving: list[Tensor] = []
     paths = [f"blocks.{i}" for i in range(len(model.blocks))]
@@ -53,7 +54,8 @@ def position_similarity(model: Transformer, tokens: Tensor) -> list[Tensor]:
 
     Raises BlocklabError for sequences of one token, which have no pair.
     """
-    if tokens.ndim != 2 or tokens.shape[1] < 2:
+    require_batch(model, tokens)
+    if tokens.shape[1] < 2:
         raise BlocklabError(
             f"tokens have shape {tuple(tokens.shape)}: expected (B, T) with at least two positions"
         )

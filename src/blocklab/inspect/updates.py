@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from blocklab.expected import require
 from blocklab.model.transformer import Transformer
 
 
@@ -17,6 +18,7 @@ def update_ratios(
     own model and its `step`. About 1e-3 is a common rule of thumb for matrices; a parameter that
     starts at zero has ratio infinity while it moves, 0 while it stays.
     """
+    require(Transformer, model, "model")
     sums = {name: 0.0 for name, _ in model.named_parameters()}
     for _ in range(steps):
         before = {name: p.detach().clone() for name, p in model.named_parameters()}

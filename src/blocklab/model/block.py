@@ -17,29 +17,6 @@ from blocklab.parts.residual import Add, ResidualConfig
 SUBLAYERS = ("attention", "feed_forward")
 
 
-def in_products(part: PartConfig, *sizes: int) -> int:
-    """Parameters of a part in matrix products for one token.
-
-    A class of the user's own that a token meets only in part (experts) states them by a static
-    method `matrix_parameters` that takes the record and the sizes. Otherwise all its linear maps
-    count, and what it multiplies by hand: raw parameters of two dimensions or more.
-    """
-    own = getattr(part.module, "matrix_parameters", None)
-    if own is not None:
-        return int(own(part, *sizes))
-    if type(part).matrix_parameters is not PartConfig.matrix_parameters:
-        return part.matrix_parameters(*sizes)
-    return _multiplied(part.parameters(*sizes))
-
-
-def _multiplied(specs: Mapping[str, Spec]) -> int:
-    return sum(
-        spec.size
-        for spec in specs.values()
-        if spec.role in ("matrix", "writer") or (spec.role == "other" and len(spec.shape) > 1)
-    )
-
-
 @slot(n_sizes=1)
 class BlockConfig(PartConfig):
     """A whole block: (B, T, d_model) and a context -> (B, T, d_model)."""
@@ -82,7 +59,7 @@ class StandardBlock(nn.Module):
 
         @field_validator("parallel", mode="before")
         @classmethod
-        def _yaml_reads_off_as_false(cls, value: object) -> object:
+        def _off_may_be_false(cls, value: object) -> object:
             return "off" if value is False else value
 
         @model_validator(mode="after")
@@ -129,10 +106,10 @@ class StandardBlock(nn.Module):
             names = [name for of in self.norm_names().values() for name in of.values()]
             # Ours have none in norms and residuals; a user's own may.
             return (
-                in_products(self.attention, d_model)
-                + in_products(self.feed_forward, d_model)
-                + in_products(self.norm, d_model) * len(set(names))
-                + in_products(self.residual, d_model) * len(self.residual_names())
+                self.attention.in_products(d_model)
+                + self.feed_forward.in_products(d_model)
+                + self.norm.in_products(d_model) * len(set(names))
+                + self.residual.in_products(d_model) * len(self.residual_names())
             )
 
     def __init__(self, d_model: int, config: Config) -> None:

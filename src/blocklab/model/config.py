@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
 
-import yaml
 from pydantic import Field, SerializeAsAny, WrapValidator, model_validator
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.expected import require
+from blocklab.files import write_atomically
 from blocklab.model.block import BlockConfig, StandardBlock
 from blocklab.model.initialization import InitializationConfig, Normal
-from blocklab.model.layers import Layer, LayerException
+from blocklab.model.layers import Layer, LayerException, value_at
 from blocklab.model.preset_fields import SIZES, preset_fields
 from blocklab.parts.attention import CausalAttention
 from blocklab.parts.norm import NoNorm, NormConfig
@@ -25,7 +26,8 @@ from blocklab.record import (
     kept_by_switches,
     revalidated,
 )
-from blocklab.yaml_file import read_yaml
+from blocklab.shown import Shown
+from blocklab.yaml_file import read_yaml, write_yaml
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -34,8 +36,8 @@ class EmbeddingConfig(Record):
     """The token embedding."""
 
     scale: float | None = Field(None, gt=0)
-    """Factor on looked-up vectors. Null: 1, or for a tied table what lifts the head's std, at
-    which it is drawn, to the embedding's."""
+    """Factor on looked-up vectors, whatever they were drawn at. Null: 1, or for a tied table what
+    lifts the head's std, at which it is drawn, to the embedding's."""
 
 
 class HeadConfig(Record):
@@ -51,8 +53,11 @@ def _same_or_norm(value: object, _: object) -> object:
     return value if value is None or value == "same" else NormConfig.model_validate(value)
 
 
-class ModelConfig(Record):
-    """A decoder-only language model. Sizes that are null are resolved from others at build."""
+class ModelConfig(Shown, Record):
+    """A decoder-only language model. Sizes that are null are resolved from others at build.
+
+    Prints as the YAML that `from_yaml` reads.
+    """
 
     vocab_size: int | None = Field(None, gt=0)
     """Rows of the embedding; null until a tokenizer gives it."""
@@ -86,7 +91,17 @@ class ModelConfig(Record):
             ):
                 layer.positions.rotated(attention.heads(self.d_model)[2])
         _ = self.norm_at_the_end
+        self._require_reachable_embedding_std()
         return self
+
+    def _require_reachable_embedding_std(self) -> None:
+        std, scale = self.initialization.embedding_std, self.embedding.scale
+        if self.tie_embeddings and std is not None and scale is not None:
+            raise BlocklabError(
+                f"initialization.embedding_std: {std} is never reached: a tied table is drawn at "
+                f"the head's std and embedding.scale, here {scale}, is all that its lookup is "
+                "scaled by; set embedding.scale or initialization.embedding_std to null"
+            )
 
     def _exceptions(self, index: int) -> tuple[int, ...]:
         """Which of `layers` act on layer `index`; layers with the same ones are alike."""
@@ -99,7 +114,7 @@ class ModelConfig(Record):
         return list({self._exceptions(i): i for i in range(self.n_layers)}.values())
 
     def layer(self, index: int) -> Layer:
-        """Block and positions of layer `index`, exceptions applied."""
+        """Block and positions of layer `index`; of exceptions that meet there the last one wins."""
         layer = Layer(block=self.block, positions=self.positions)
         for exception in self.layers:
             if index in exception.indices(self.n_layers):
@@ -112,6 +127,16 @@ class ModelConfig(Record):
             return {}
         own = {i: self.layer(i).positions for i in range(self.n_layers)}
         return {i: positions for i, positions in own.items() if positions != self.positions}
+
+    def overridden(self, path: str) -> tuple[int, ...]:
+        """Layers with another value at `path` than the model's: what `layers` states there wins.
+
+        `path` is dotted, `block.attention.window`; none is excepted where it begins otherwise than
+        with `block` or `positions`.
+        """
+        stated = value_at(Layer(block=self.block, positions=self.positions), path)
+        layers = range(self.n_layers) if self.layers else ()
+        return tuple(i for i in layers if value_at(self.layer(i), path) != stated)
 
     @property
     def routes(self) -> bool:
@@ -136,6 +161,12 @@ class ModelConfig(Record):
                 "give final_norm, a norm or none"
             )
         return norm
+
+    def meant_by(self, name: str) -> Record | None:
+        """A path into the final norm starts from what it follows while it is null or `same`."""
+        if name == "final_norm" and self.final_norm in (None, "same"):
+            return _final_norm(self.final_norm, self.block)
+        return None
 
     @property
     def embedding_scale(self) -> float:
@@ -171,11 +202,14 @@ class ModelConfig(Record):
     def with_changes(self, changes: Mapping[str, Any]) -> "ModelConfig":
         """A new config with the value at each dotted path replaced.
 
-        `block.X` changes every layer, `blocks.3.X` one (it adds a layer exception). A mapping
-        without `kind` updates a part, one with `kind` replaces it; a change of kind keeps the
-        fields both kinds have. Another kind of block keeps the final norm, which is then stated,
-        unless the changes say otherwise. Raises BlocklabError for a bad path or value.
+        `block.X` changes every layer but those for which `layers` states X: exceptions win, and
+        `overridden` names where. `blocks.3.X` changes one layer: it adds an exception, which wins
+        over those before it. A mapping without `kind` updates a part, one with `kind` replaces it;
+        a change of kind keeps the fields both kinds have. Another kind of block keeps the final
+        norm, which is then stated, unless the changes say otherwise. Raises BlocklabError for a bad
+        path or value.
         """
+        require(Mapping, changes, "with_changes")
         return revalidated(self._keeping_final_norm(self._changed(changes), changes))
 
     def kept(self, changes: Mapping[str, Any]) -> tuple[Kept, ...]:
@@ -259,8 +293,11 @@ class ModelConfig(Record):
         return config.with_changes({path: data[path] for path in data if path not in done})
 
     def to_yaml(self, path: str | Path) -> None:
-        """Write every field, defaults included."""
-        Path(path).write_text(yaml.safe_dump(self.plain(), sort_keys=False), encoding="utf-8")
+        """Write every field, defaults included. Raises RunFailed when the disk refuses."""
+        write_atomically(Path(path), f"{self}\n".encode())
+
+    def __str__(self) -> str:
+        return write_yaml(self.plain()).rstrip("\n")
 
 
 def _final_norm(chosen: object, block: BlockConfig) -> NormConfig | None:

@@ -6,10 +6,13 @@ from functools import cached_property
 from typing import NamedTuple
 
 from blocklab.errors import BlocklabError
-from blocklab.model.block import BlockConfig, in_products
+from blocklab.expected import require
+from blocklab.model.block import BlockConfig
 from blocklab.model.config import ModelConfig
+from blocklab.model.count_text import count_text
 from blocklab.model.layers import Layer
 from blocklab.parts.attention import AttentionConfig
+from blocklab.shown import Shown
 
 
 class Row(NamedTuple):
@@ -22,12 +25,18 @@ class Row(NamedTuple):
     """Of the whole model's parameters."""
 
 
-@dataclass(frozen=True)
-class Count:
-    """The parameter table of a model and what follows from it."""
+@dataclass(frozen=True, repr=False)
+class Count(Shown):
+    """The parameter table of a model and what follows from it. Prints as that table."""
 
     config: ModelConfig
     rows: tuple[Row, ...]
+
+    def __repr__(self) -> str:
+        return f"Count({self.total:,} parameters in {len(self.rows):,} tensors)"
+
+    def __str__(self) -> str:
+        return count_text(self)
 
     @cached_property
     def total(self) -> int:
@@ -38,11 +47,11 @@ class Count:
     def matrix_parameters(self) -> int:
         """Parameters in matrix products for one token: the head even when tied, lookups never."""
         config, d = self.config, self.config.d_model
-        blocks = sum(in_products(layer.block, d) for layer in self._layers)
+        blocks = sum(layer.block.in_products(d) for layer in self._layers)
         positions = [config.positions, *config.excepted_positions().values()]
         # A raw table of positions is looked up: there only linear maps count.
         of_positions = sum(p.matrix_parameters(d, config.context_length) for p in positions)
-        return blocks + of_positions + in_products(config.norm_at_the_end, d) + config.rows * d
+        return blocks + of_positions + config.norm_at_the_end.in_products(d) + config.rows * d
 
     @cached_property
     def subtotals(self) -> dict[str, int]:
@@ -126,6 +135,7 @@ def _tells(part: AttentionConfig | BlockConfig) -> bool:
 
 def count(config: ModelConfig) -> Count:
     """The parameter table of `config`. Raises BlocklabError while vocab_size is null."""
+    require(ModelConfig, config, "count")
     specs = config.parameters()
     total = sum(spec.size for spec in specs.values())
     return Count(

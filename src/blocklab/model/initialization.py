@@ -9,8 +9,9 @@
 | head      | head_std, or std             | head_std, or 0.02  |
 | bias      | 0                            | 0                  |
 
-Gains, and what a user's own part constructs otherwise, keep their constructor's values. A tied
-table is drawn at the head's std; its lookup is scaled to reach the embedding's.
+Gains, raw parameters of a user's own part, and what its class names in `keeps_values` keep their
+constructor's values. A tied table is drawn at the head's std; its lookup is scaled to reach the
+embedding's, unless `embedding.scale` is stated. What that is multiplies what was drawn.
 """
 
 import math
@@ -21,7 +22,8 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from blocklab.parts.part import Spec
+from blocklab.parts.read_off import kept_parameters
+from blocklab.parts.spec import Spec
 from blocklab.record import Tagged
 from blocklab.streams import stream_seed
 
@@ -33,6 +35,8 @@ class InitializationConfig(Tagged):
     default_kind = "normal"
 
     embedding_std: float | None = Field(None, gt=0)
+    """Of the token embedding and of learned positions. A tied table reaches it by its lookup's
+    scale; it is refused where `embedding.scale` is stated and the table is tied."""
     head_std: float | None = Field(None, gt=0)
     residual_writers: Literal["plain", "depth", "zero"] | None = None
     """Matrices that write to the stream: as others, divided by sqrt(2 n_layers), or zero. Null
@@ -44,7 +48,7 @@ class InitializationConfig(Tagged):
 
     @abstractmethod
     def table_std(self) -> float:
-        """Std of the token embedding as the stream sees it."""
+        """Std of embeddings, of tokens and positions, before a stated `embedding.scale`."""
 
     @abstractmethod
     def output_std(self) -> float:
@@ -126,10 +130,12 @@ def draw_weights(
 
     With a seed each parameter has a generator of its own, so that parameters two models share
     start equal; without one all draw from torch's global generator, as a plain script would.
+    Raises BlocklabError where a class keeps the values of a parameter that it has not.
     """
+    kept = kept_parameters(model)
     for path, parameter in model.named_parameters():
         std = initialization.std_of(specs[path], n_layers)
-        if std is None:
+        if std is None or parameter in kept:
             continue
         generator = None
         if seed is not None:

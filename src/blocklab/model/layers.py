@@ -18,12 +18,21 @@ class Layer(Record):
     positions: SerializeAsAny[PositionsConfig]
 
 
+def value_at(layer: Layer, path: str) -> object:
+    """What a layer has at a dotted path; None where nothing stands."""
+    found: object = layer
+    for step in path.split("."):
+        found = getattr(found, step, None)
+    return found
+
+
 class LayerException(Record):
     """Changes for the layers that `at` picks: `{at: "::2", block.attention.window: 512}`.
 
     `at` is an index ("3", "-1"), a slice ("::2", "1:4") or several of them joined by commas.
     Paths begin with `block.` or `positions.`; positions that act on the embedding cannot be
-    changed for one layer.
+    changed for one layer. An exception wins over what the model states, whichever was set first,
+    and over exceptions before it.
     """
 
     at: str

@@ -42,6 +42,13 @@ def canonical(name: str) -> str:
     return found
 
 
+def source(name: str) -> str:
+    """Which model a preset is, and where it was published. Raises BlocklabError as `canonical`."""
+    name = canonical(name)
+    name = _SHORT.get(name, name)
+    return _SOURCES[next(begin for begin in _SOURCES if name.startswith(begin))].format(name)
+
+
 def preset_fields(name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Every field of the preset called `name` at other sizes.
 
@@ -151,6 +158,17 @@ _GPT2_SHAPES = {
     "gpt2-large": (1280, 36),
     "gpt2-xl": (1600, 48),
 }
+
+_SOURCES = {
+    "gpt2": "{} of the GPT-2 family (Radford et al. 2019, Language Models are Unsupervised "
+    "Multitask Learners)",
+    "modern": "The modern block at a small size: pre-norm, RMSNorm, SwiGLU, rotary positions, no "
+    "biases (as Llama, Touvron et al. 2023), drawn by fan-in because that was measured best",
+    "llama-2": "{} (Touvron et al. 2023, Llama 2: Open Foundation and Fine-Tuned Chat Models)",
+    "llama-3": "{} (Grattafiori et al. 2024, The Llama 3 Herd of Models)",
+    "mistral": "{} (Jiang et al. 2023, Mistral 7B)",
+}
+"""By how a preset's name begins."""
 
 _SHORT = {"llama": "llama-2-7b", "mistral": "mistral-7b"}
 

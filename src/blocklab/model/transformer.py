@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol, Self, TypeAlias
+from typing import Any, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
+from blocklab.expected import require
 from blocklab.model.config import HeadConfig, ModelConfig
 from blocklab.model.initialization import draw_weights
 from blocklab.parts.context import AttentionContext, LayerCache
 from blocklab.parts.linear import Linear
 from blocklab.parts.part import PartConfig, Spec, seeded_construction
-from blocklab.parts.positions import LearnedPositions, Positions
+from blocklab.parts.positions import LearnedPositions, Positions, embedding_at
 
 
 class Cache(Protocol):
@@ -70,6 +71,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig, seed: int | None = None) -> None:
         super().__init__()
+        require(ModelConfig, config, "config")
         self.config = config
         d = config.d_model
         with _construction("embedding", seed):
@@ -89,6 +91,7 @@ class Transformer(nn.Module):
         with _construction("head", seed):
             self.head = Head(d, config.rows, config.head, tied=config.tie_embeddings)
         self._tie()
+        self.register_load_state_dict_pre_hook(_require_one_table)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_post_hook(_tie_again)  # type: ignore[no-untyped-call]
         specs = config.parameters()
         self._hold_to(specs)
@@ -100,8 +103,9 @@ class Transformer(nn.Module):
         """Logits (B, T, vocab_size) of the token after each of `tokens` (B, T).
 
         `attention_mask` (B, S) is 1 for real tokens and 0 for padding, over the cached tokens and
-        these; positions count from the first real one. Raises BlocklabError when a table of
-        learned positions is too short.
+        these; positions count from the first real one. Raises BlocklabError when tokens are not
+        ids in that shape, one of them is no row of the table (on an accelerator that is left to the
+        device), or a table of learned positions is too short.
         """
         return self.head(self.features(tokens, attention_mask, cache))  # type: ignore[no-any-return]
 
@@ -116,6 +120,8 @@ class Transformer(nn.Module):
 
         `through` takes the stream through a block, (B, T, d_model) -> (B, T, d_model).
         """
+        require_ids(tokens)
+        self._tie()
         start = cache.length if cache is not None else 0
         real, places = self.places(tokens, attention_mask, start)
         dropout = self.config.dropout if self.training else 0.0
@@ -139,12 +145,16 @@ class Transformer(nn.Module):
 
     def embedded(self, tokens: Tensor, places: Tensor) -> Tensor:
         """The stream that enters the first block, (B, T, d_model), of tokens at these places."""
-        x: Tensor = self.embedding(tokens)  # (B, T, d_model)
+        try:
+            x: Tensor = self.embedding(tokens)  # (B, T, d_model)
+        except IndexError:
+            self._require_rows(tokens)
+            raise
         if self.embedding_scale != 1.0:
             # Rounded to the stream's own precision, as Gemma publishes its embedding's scale.
             x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device="cpu")
         assert isinstance(self.positions, Positions)
-        added = self.positions.embed(places)
+        added = embedding_at(self.positions, places, x.dtype)
         return x if added is None else x + added.to(x.dtype)
 
     def places(
@@ -194,9 +204,24 @@ class Transformer(nn.Module):
         assert isinstance(part, Positions)
         return part
 
+    def _require_rows(self, tokens: Tensor) -> None:
+        wrong = tokens[(tokens < 0) | (tokens >= self.config.rows)]
+        if len(wrong):
+            raise BlocklabError(
+                f"tokens hold {int(wrong[0])}: {len(wrong)} of {tokens.numel()} are no rows of the "
+                f"embedding; expected ids from 0 to {self.config.rows - 1} (vocab_size - 1)"
+            )
+
     def _tie(self) -> None:
-        if self.config.tie_embeddings:
-            self.head.weight = self.embedding.weight
+        """Make a tied head read the embedding's table, where a move of one of them parted them.
+
+        One that somebody has wrapped, so that its weight is computed, is left as it is.
+        """
+        if not self.config.tie_embeddings:
+            return
+        own, table = self.head._parameters.get("weight"), self.embedding._parameters.get("weight")
+        if own is not None and table is not None and own is not table:
+            self.head.weight = table
 
     def _apply(self, fn: Callable[..., Tensor], recurse: bool = True) -> Self:
         """Every move goes through here; where it makes new parameters the tie is made again."""
@@ -215,6 +240,21 @@ class Transformer(nn.Module):
                 )
 
 
+_ID_TYPES = (torch.int64, torch.int32)
+
+
+def require_ids(tokens: Tensor) -> None:
+    """Raise BlocklabError unless tokens are ids (B, T), T at least 1. Their values are not read."""
+    require(Tensor, tokens, "tokens")
+    if tokens.dim() != 2 or not tokens.shape[1]:
+        hint = "; for one sequence: tokens[None]" if tokens.dim() == 1 else ""
+        raise BlocklabError(
+            f"tokens have shape {tuple(tokens.shape)}; expected (B, T) with T at least 1{hint}"
+        )
+    if tokens.dtype not in _ID_TYPES:
+        raise BlocklabError(f"tokens are {tokens.dtype}; expected ids, torch.int64 or torch.int32")
+
+
 def real_tokens(attention_mask: Tensor) -> Tensor:
     """A mask of 1 for real tokens and 0 for padding as truth values; BlocklabError for others."""
     if attention_mask.dtype == torch.bool:
@@ -227,6 +267,29 @@ def real_tokens(attention_mask: Tensor) -> Tensor:
             "is added to scores is another thing"
         )
     return real
+
+
+def _require_one_table(model: Transformer, state: dict[str, Any], prefix: str, *_: object) -> None:
+    """Before loading: of two tables that differ a tied model would silently drop one."""
+    names = f"{prefix}embedding.weight", f"{prefix}head.weight"
+    if not model.config.tie_embeddings or any(name not in state for name in names):
+        return
+    table, own = (state[name] for name in names)
+    if not _equal(table, own):
+        raise BlocklabError(
+            f"{names[1]} is not {names[0]}, but tie_embeddings is true: one table cannot be both; "
+            "load them into a model with tie_embeddings=False"
+        )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors hold the same, NaN where the other does; True where that is not known."""
+    if any(tensor.is_meta or hasattr(tensor, "full_tensor") for tensor in (one, other)):
+        return True  # without storage, or spread over processes
+    if one is other or one.shape != other.shape:
+        return True  # what is wrong with a shape torch says itself
+    one, other = one.detach(), other.detach().to(one.device, one.dtype)
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
 def _tie_again(model: Transformer, _: object) -> None:

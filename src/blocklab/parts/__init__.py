@@ -51,3 +51,7 @@ __all__ = [
     "part",
     "register_activation",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

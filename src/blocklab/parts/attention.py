@@ -57,6 +57,14 @@ class CausalAttention(nn.Module):
     """
 
     class Config(AttentionConfig):
+        """`n_heads` queries of `head_dim` look at `n_kv_heads` keys and values.
+
+        `qkv_bias`, `out_bias`: on the projections into and out of the heads. `qk_norm`: a norm of
+        queries and keys, over each head or over all (`qk_norm_over`). `window`: how many tokens a
+        query sees, itself included; null means all. `scale`: the factor on the scores. `softcap`:
+        scores become softcap * tanh(scores / softcap).
+        """
+
         kind: Literal["causal"] = "causal"
         n_heads: int = Field(12, gt=0)
         n_kv_heads: int | None = Field(None, gt=0)

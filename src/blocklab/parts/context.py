@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from blocklab.parts.positions import Positions, Tables
+from blocklab.parts.positions import Positions, Tables, bias_at
 
 Shared = TypeVar("Shared")
 
@@ -56,6 +56,7 @@ class AttentionContext:
         return self.shared[key]  # type: ignore[return-value]
 
     def drop(self, x: Tensor) -> Tensor:
+        """Some of `x`, of any shape, set to zero and the rest scaled up, while training drops."""
         return F.dropout(x, self.dropout) if self.dropout else x
 
     def tables(self, head_dim: int, dtype: torch.dtype) -> Tables | None:
@@ -83,9 +84,11 @@ class AttentionContext:
         n_heads, n_queries = queries.shape[1], queries.shape[2]
         narrow = window is not None and window < n_keys
         distance = self._distance(n_queries, n_keys, queries.device)
+        # Half precision has no room for distances of a few hundred.
+        wide = torch.promote_types(queries.dtype, torch.float32)
         bias = self.once(
-            ("bias", self.positions, n_heads, n_keys),
-            lambda: self.positions.score_bias(distance, n_heads),
+            ("bias", self.positions, n_heads, n_keys, wide),
+            lambda: bias_at(self.positions, distance, n_heads, wide),
         )
         square = n_queries == n_keys or n_queries == 1
         if square and not narrow and self.real is None and bias is None:
@@ -96,8 +99,6 @@ class AttentionContext:
         )
         if bias is None:
             return visible
-        # Half precision has no room for distances of a few hundred.
-        wide = torch.promote_types(queries.dtype, torch.float32)
         return self.once(
             ("biased", self.positions, n_heads, n_keys, window, wide),
             lambda: bias.to(wide).masked_fill(~visible, float("-inf")),

@@ -64,7 +64,8 @@ def require_module(module: object, slot: str, base: type[nn.Module]) -> None:
         )
     if is_ours(module):
         return
-    _require_writers(module)
+    _require_names(module, "residual_writers", "down.weight")
+    _require_names(module, "keeps_values", "gate.bias")
     for method, given in METHODS[slot].items():
         _require_signature(module, method, given)
     inherited = all(getattr(module, m) is getattr(base, m, None) for m in METHODS[slot])
@@ -79,12 +80,12 @@ def _listed(slot: str) -> str:
     return f"{', '.join(some)} or {last}" if some else last
 
 
-def _require_writers(module: type[nn.Module]) -> None:
-    named = getattr(module, "residual_writers", ())
+def _require_names(module: type[nn.Module], attribute: str, example: str) -> None:
+    named = getattr(module, attribute, ())
     if not isinstance(named, tuple | list) or not all(isinstance(name, str) for name in named):
         raise BlocklabError(
-            f"{module.__name__}.residual_writers: expected a tuple of parameters' names, as in "
-            f"('down.weight',), found {named!r}"
+            f"{module.__name__}.{attribute}: expected a tuple of parameters' names, as in "
+            f"('{example}',), found {named!r}"
         )
 
 

@@ -80,12 +80,20 @@ class Experts(nn.Module):
 
     Experts are gated parts without biases, as in Mixtral (Jiang et al. 2024). Their outputs are
     added, weighted by the router's softmax over all experts, which `normalized` scales to sum to
-    one over the chosen. `shared_d_ff` adds a gated part that every position passes (Dai et al.
-    2024), `shared_gate` a sigmoid on it. Shapes: (..., d_model) -> (..., d_model). The router
-    decides in at least float32.
+    one over the chosen. A single one would then always weigh 1 and teach its router nothing, so by
+    default it weighs what the softmax says (Fedus et al. 2021, eq. 2). `shared_d_ff` adds a gated
+    part that every position passes (Dai et al. 2024), `shared_gate` a sigmoid on it. Shapes:
+    (..., d_model) -> (..., d_model). The router decides in at least float32.
     """
 
     class Config(FeedForwardConfig):
+        """`n_experts` of inner width `d_ff`, of which each position passes `n_active`.
+
+        `activation`: what acts on their gates. `normalized`: the weights of the chosen ones sum to
+        one. `shared_d_ff`: the inner width of a part that every position passes, with a sigmoid
+        gate of its own where `shared_gate`. `balance`: the weight of the balancing loss.
+        """
+
         kind: Literal["experts"] = "experts"
         n_experts: int = Field(8, gt=0)
         n_active: int = Field(2, gt=0)
@@ -94,12 +102,19 @@ class Experts(nn.Module):
         """Inner width of one expert; null means int(8 * d_model / 3 / n_active / 8) * 8: the
         active ones together have the parameters of one gated part."""
         activation: ActivationName = "silu"
-        normalized: bool = True
+        normalized: bool | None = None
+        """Scale the weights of the chosen experts to sum to one; null means where `n_active` is
+        more than one. With a single one its router learns from the balancing loss alone."""
         shared_d_ff: int | None = Field(None, gt=0)
         """Inner width of what every position passes; null means there is none."""
         shared_gate: bool = False
         balance: float = Field(0.01, ge=0)
         """Weight of the balancing loss in training."""
+
+        @property
+        def is_normalized(self) -> bool:
+            """`normalized` after resolution."""
+            return self.n_active > 1 if self.normalized is None else self.normalized
 
         def width(self, d_model: int) -> int:
             if self.n_active > self.n_experts:
@@ -145,7 +160,7 @@ class Experts(nn.Module):
         super().__init__()
         d_ff = config.width(d_model)
         self.activation = ACTIVATIONS[config.activation]
-        self.n_active, self.normalized = config.n_active, config.normalized
+        self.n_active, self.normalized = config.n_active, config.is_normalized
         self.balance = config.balance
         self.experts_expand = _stack(config.n_experts, 2 * d_ff, d_model)
         self.experts_contract = _stack(config.n_experts, d_model, d_ff)

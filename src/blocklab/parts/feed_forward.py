@@ -31,6 +31,10 @@ class MLP(nn.Module):
     """
 
     class Config(FeedForwardConfig):
+        """`d_ff`: the inner width; null means 4 * d_model. `activation`: what acts there, by name.
+        `bias`: on both matrices.
+        """
+
         kind: Literal["mlp"] = "mlp"
         d_ff: int | None = Field(None, gt=0)
         """Inner width; null means 4 * d_model."""
@@ -66,6 +70,10 @@ class Gated(nn.Module):
     """
 
     class Config(FeedForwardConfig):
+        """`d_ff`: the inner width; null means int(8 * d_model / 3 / 64) * 64. `activation`: what
+        acts on the gate, by name. `bias`: on all three matrices.
+        """
+
         kind: Literal["gated"] = "gated"
         d_ff: int | None = Field(None, gt=0)
         """Inner width; null means int(8 * d_model / 3 / 64) * 64: the parameters of a 4x mlp."""

@@ -46,8 +46,10 @@ class _Scaled(nn.Module):
         self.weight = nn.Parameter(torch.zeros(d) if config.unit_offset else torch.ones(d))
         self.bias = nn.Parameter(torch.zeros(d)) if config.bias else None
 
-    def gain(self) -> Tensor:
-        return self.weight + 1 if self.unit_offset else self.weight
+    def gain(self, dtype: torch.dtype) -> Tensor:
+        """What vectors are scaled by, (d,): half precision has no digits for what is near one."""
+        weight = self.weight.to(dtype)
+        return weight + 1 if self.unit_offset else weight
 
 
 @part("norm", "layer")
@@ -59,11 +61,22 @@ class LayerNorm(_Scaled):
     """
 
     class Config(_ScaledConfig):
+        """`eps`, added to the variance, keeps the root from zero.
+
+        `bias`: a learned shift (d,) after the learned gain (d,). `unit_offset`: the gain is stored
+        as its distance from one (Gemma).
+        """
+
         kind: Literal["layer"] = "layer"
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = self.gain()
-        return F.layer_norm(x, gain.shape, gain, self.bias, self.eps)
+        size = self.weight.shape
+        if not self.unit_offset:
+            # PyTorch's own widens all that it is given, and rounds once.
+            return F.layer_norm(x, size, self.weight, self.bias, self.eps)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        bias = None if self.bias is None else self.bias.to(wide)
+        return F.layer_norm(x.to(wide), size, self.gain(wide), bias, self.eps).to(x.dtype)
 
 
 @part("norm", "rms")
@@ -74,18 +87,24 @@ class RMSNorm(_Scaled):
     """
 
     class Config(_ScaledConfig):
+        """`eps`, added to the mean square, keeps the root from zero.
+
+        `bias`: a learned shift (d,) after the learned gain (d,). `unit_offset`: the gain is stored
+        as its distance from one (Gemma).
+        """
+
         kind: Literal["rms"] = "rms"
         eps: float = Field(1e-6, gt=0)
         bias: bool = False
 
     def forward(self, x: Tensor) -> Tensor:
-        gain = self.gain()
         wide = x if x.dtype == torch.float64 else x.float()
+        gain = self.gain(wide.dtype)
         y: Tensor
         if x.device.type == "cpu" and not is_plain_torch():
-            y, _ = _DividedByRms.apply(wide, gain.to(wide.dtype), self.eps)  # type: ignore[no-untyped-call]
+            y, _ = _DividedByRms.apply(wide, gain, self.eps)  # type: ignore[no-untyped-call]
         else:
-            y = F.rms_norm(wide, gain.shape, gain.to(wide.dtype), self.eps)
+            y = F.rms_norm(wide, gain.shape, gain, self.eps)
         if self.bias is not None:
             y = y + self.bias
         return y.to(x.dtype)
@@ -135,6 +154,8 @@ class DynamicTanh(nn.Module):
     """
 
     class Config(NormConfig):
+        """`alpha`: its first value. `bias`: a learned shift (d,) after the learned gain (d,)."""
+
         kind: Literal["dyt"] = "dyt"
         alpha: float = Field(0.5, gt=0)
         """First value of alpha."""
@@ -162,6 +183,8 @@ class NoNorm(nn.Module):
     """The vector as it is."""
 
     class Config(NormConfig):
+        """Nothing to set."""
+
         kind: Literal["none"] = "none"
 
         def parameters(self, d: int) -> dict[str, Spec]:  # type: ignore[override]

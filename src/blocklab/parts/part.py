@@ -5,13 +5,12 @@ parameters. `part` registers both under a kind; a user's own part registers the 
 """
 
 import importlib
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import ClassVar, TypeVar
 
 import torch
 from torch import nn
@@ -19,44 +18,13 @@ from torch import nn
 from blocklab.errors import BlocklabError, nearest
 from blocklab.parts.contract import SIZES, constructing, is_ours, require_begun, require_module
 from blocklab.parts.own_record import record_of, require_config_taken
+from blocklab.parts.read_off import Built, Products, products_in, products_of, specs_of
+from blocklab.parts.spec import Role as Role
+from blocklab.parts.spec import Spec as Spec
+from blocklab.parts.spec import linear as linear
+from blocklab.parts.spec import under as under
 from blocklab.record import Tagged
 from blocklab.streams import stream_seed
-
-Role: TypeAlias = Literal[
-    "embedding", "position", "matrix", "writer", "head", "gain", "bias", "other"
-]
-"""What a parameter is for. It decides its first values and whether it decays.
-
-`matrix` reads the residual stream or an inner width; `writer` is the matrix whose product is added
-to the stream; `other` keeps the values its constructor gave it.
-"""
-
-
-@dataclass(frozen=True)
-class Spec:
-    """Shape and role of one parameter, known without building it."""
-
-    shape: tuple[int, ...]
-    role: Role
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-
-def linear(
-    name: str, d_in: int, d_out: int, *, bias: bool, role: Role = "matrix"
-) -> dict[str, Spec]:
-    """The specs of an `nn.Linear(d_in, d_out)` called `name`."""
-    specs = {f"{name}.weight": Spec((d_out, d_in), role)}
-    if bias:
-        specs[f"{name}.bias"] = Spec((d_out,), "bias")
-    return specs
-
-
-def under(prefix: str, specs: dict[str, Spec]) -> dict[str, Spec]:
-    """The same specs with their names one level deeper."""
-    return {f"{prefix}.{name}": spec for name, spec in specs.items()}
 
 
 @dataclass(frozen=True)
@@ -116,7 +84,7 @@ class PartConfig(Tagged):
         require_begun(module)
         built = _built_inside.get()
         if built is not None:
-            built[module] = _Built(self, sizes)
+            built[module] = Built(self, sizes)
         return module
 
     def _constructed(self, *sizes: int) -> nn.Module:
@@ -130,7 +98,36 @@ class PartConfig(Tagged):
 
         Ours state them; a user's own part is built without storage and read off.
         """
-        inside: dict[nn.Module, _Built] = {}
+        return specs_of(*self._read_off(*sizes))
+
+    def matrix_parameters(self, *sizes: int) -> int:
+        """Parameters of linear maps that one token is multiplied by, each as often as it is."""
+        return self._products(*sizes).linear
+
+    def in_products(self, *sizes: int) -> int:
+        """Parameters in matrix products for one token, each as often as it is multiplied by.
+
+        A class of the user's own that a token meets only in part (experts) states them by a static
+        method `matrix_parameters` that takes the record and the sizes. Otherwise all its linear
+        maps count, and what it multiplies by hand: raw parameters of two dimensions or more. A
+        tensor that several of its modules hold counts in each, a module that is called several
+        times counts once.
+        """
+        own = getattr(self.module, "matrix_parameters", None)
+        if own is not None:
+            return int(own(self, *sizes))
+        if type(self).matrix_parameters is not PartConfig.matrix_parameters:
+            return self.matrix_parameters(*sizes)
+        return sum(self._products(*sizes))
+
+    def _products(self, *sizes: int) -> Products:
+        if type(self).parameters is not PartConfig.parameters:
+            return products_in(self.parameters(*sizes))
+        return products_of(*self._read_off(*sizes))
+
+    def _read_off(self, *sizes: int) -> tuple[nn.Module, Mapping[nn.Module, Built]]:
+        """The module, built without storage, and the parts that were built inside it."""
+        inside: dict[nn.Module, Built] = {}
         token = _built_inside.set(inside)
         try:
             with torch.device("meta"):
@@ -138,65 +135,11 @@ class PartConfig(Tagged):
         finally:
             _built_inside.reset(token)
         del inside[module]
-        return _with_writers(module, specs_of(module, inside))
-
-    def matrix_parameters(self, *sizes: int) -> int:
-        """Parameters that take part in matrix products for one token."""
-        return sum(
-            spec.size
-            for spec in self.parameters(*sizes).values()
-            if spec.role in ("matrix", "writer")
-        )
+        return module, inside
 
 
-class _Built(NamedTuple):
-    """What a part was built from."""
-
-    record: PartConfig
-    sizes: tuple[int, ...]
-
-
-_built_inside: ContextVar[dict[nn.Module, _Built] | None] = ContextVar("built_inside", default=None)
-"""Where the parts are noted that are built while a part's parameters are read off."""
-
-
-def specs_of(
-    module: nn.Module, inside: Mapping[nn.Module, _Built] | None = None
-) -> dict[str, Spec]:
-    """Shapes and roles read off a built module: linear maps are matrices, lookup tables are not.
-
-    `inside` says which modules in it are parts: their records know their roles.
-    """
-    known: dict[str, Role] = {}
-    drawn: dict[str, Role] = {}
-    for path, inner in module.named_modules():
-        built = (inside or {}).get(inner)
-        if built is not None:
-            specs = under(path, built.record.parameters(*built.sizes))
-            known |= {name: spec.role for name, spec in specs.items()}
-        elif isinstance(inner, nn.Linear | nn.Embedding):
-            role: Role = "matrix" if isinstance(inner, nn.Linear) else "position"
-            drawn[f"{path}.weight" if path else "weight"] = role
-    read = {}
-    for name, parameter in module.named_parameters():
-        role = drawn.get(name, "other")
-        if parameter.ndim < 2:
-            role = "bias" if name.endswith("bias") else "gain"
-        read[name] = Spec(tuple(parameter.shape), known.get(name, role))
-    return read
-
-
-def _with_writers(module: nn.Module, specs: dict[str, Spec]) -> dict[str, Spec]:
-    """The specs with the role of those that the class names as residual writers."""
-    written = dict(specs)
-    for name in getattr(module, "residual_writers", ()):
-        at = f"{type(module).__name__}.residual_writers: '{name}'"
-        if name not in specs:
-            raise BlocklabError(f"{at} is no parameter of it; {nearest(name, specs)}")
-        if len(specs[name].shape) < 2:
-            raise BlocklabError(f"{at} has shape {specs[name].shape}; expected a matrix")
-        written[name] = Spec(specs[name].shape, "writer")
-    return written
+_built_inside: ContextVar[dict[nn.Module, Built] | None] = ContextVar("built_inside", default=None)
+"""Where the parts are noted that are built while a part is read off."""
 
 
 _SLOTS: dict[str, type[PartConfig]] = {}
@@ -235,12 +178,17 @@ def part(slot: str, kind: str) -> Callable[[Module], Module]:
     With a nested `Config` the constructor takes that record next; without one its further
     parameters become the record's fields, so they need a type and a default.
 
-    Two attributes of the class say more. `residual_writers = ("down.weight",)` names the matrices
-    whose product is added to the residual stream: `initialization` draws them as it draws ours
-    (kind depth, `residual_writers`). Parts that are built inside have said so themselves.
-    `keeps_promise = False` says that a class derived from one of ours is meant to compute
-    something else than ours promises (its mean square, the keys it sees); a study refuses it
-    otherwise. What a part keeps between two steps belongs in its parameters and buffers, which
+    The constructor's values are not the first ones of everything: `initialization` draws the
+    weights of its `nn.Linear` and `nn.Embedding` again and zeroes their biases, so that all parts
+    start alike. Raw parameters keep what the constructor gave them.
+
+    Three attributes of the class say more. `keeps_values = ("gate.bias",)` names parameters that
+    are not drawn again: what the constructor set is meant. `residual_writers = ("down.weight",)`
+    names the matrices whose product is added to the residual stream: `initialization` draws them as
+    it draws ours (kind depth, `residual_writers`). Parts that are built inside have said both
+    themselves. `keeps_promise = False` says that a class derived from one of ours is meant to
+    compute something else than ours promises (its mean square, the keys it sees); a study refuses
+    it otherwise. What a part keeps between two steps belongs in its parameters and buffers, which
     checkpoints hold.
 
     Raises BlocklabError for an unknown slot, a taken kind, or a class that does not fit.

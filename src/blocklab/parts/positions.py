@@ -4,6 +4,7 @@ A positions part may act in three places, each a method that by default does not
 the embeddings, rotate queries and keys, or bias the attention scores.
 """
 
+import inspect
 import math
 from typing import Any, ClassVar, Literal
 
@@ -30,10 +31,21 @@ class PositionsConfig(PartConfig):
 
 
 class Positions(nn.Module):
-    """Base of positions parts. Positions count from 0 at a sequence's first real token."""
+    """Base of positions parts. Positions count from 0 at a sequence's first real token.
+
+    An `embed` or `score_bias` that computes what it gives, instead of looking it up, may take the
+    keyword `dtype`: the precision to compute in, that of the stream and at least float32.
+    """
 
     bounded: ClassVar[bool] = False
     """Whether places past context_length mean nothing to a trained model."""
+
+    told_dtype: ClassVar[tuple[str, ...]] = ()
+    """Which of `embed` and `score_bias` take `dtype`."""
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.told_dtype = tuple(name for name in ("embed", "score_bias") if _takes_dtype(cls, name))
 
     def __init__(
         self, d_model: int = 0, context_length: int = 0, config: PositionsConfig | None = None
@@ -68,11 +80,33 @@ class Positions(nn.Module):
 PositionsConfig.contract = Positions
 
 
+def _takes_dtype(cls: type[Positions], method: str) -> bool:
+    function = inspect.getattr_static(cls, method)
+    return inspect.isfunction(function) and "dtype" in inspect.signature(function).parameters
+
+
+def embedding_at(part: Positions, places: Tensor, dtype: torch.dtype) -> Tensor | None:
+    """What a part adds to embeddings of this dtype: (..., T) -> (..., T, d_model)."""
+    if "embed" not in part.told_dtype:
+        return part.embed(places)
+    wide = torch.promote_types(dtype, torch.float32)
+    return part.embed(places, dtype=wide)  # type: ignore[call-arg]
+
+
+def bias_at(part: Positions, distance: Tensor, n_heads: int, dtype: torch.dtype) -> Tensor | None:
+    """What a part adds to scores that are computed in this dtype, in float32 or more."""
+    if "score_bias" not in part.told_dtype:
+        return part.score_bias(distance, n_heads)
+    return part.score_bias(distance, n_heads, dtype=dtype)  # type: ignore[call-arg]
+
+
 @part("positions", "none")
 class NoPositions(Positions):
     """Nothing but the causal mask tells places apart (Haviv et al. 2022)."""
 
     class Config(PositionsConfig):
+        """Nothing to set."""
+
         kind: Literal["none"] = "none"
 
         def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
@@ -86,6 +120,8 @@ class LearnedPositions(Positions):
     bounded = True
 
     class Config(PositionsConfig):
+        """Nothing to set: the table is (context_length, d_model)."""
+
         kind: Literal["learned"] = "learned"
 
         def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
@@ -97,6 +133,7 @@ class LearnedPositions(Positions):
         self.weight = nn.Embedding(context_length, d_model).weight
 
     def embed(self, positions: Tensor) -> Tensor:
+        """The table's rows: (..., T) -> (..., T, d_model)."""
         return nn.functional.embedding(positions, self.weight)
 
 
@@ -105,6 +142,8 @@ class SinusoidalPositions(Positions):
     """Fixed sines and cosines of falling frequency, added (Vaswani et al. 2017, section 3.5)."""
 
     class Config(PositionsConfig):
+        """`base`: wavelengths reach from 2 pi to almost base * 2 pi places."""
+
         kind: Literal["sinusoidal"] = "sinusoidal"
         base: float = Field(10_000.0, gt=1)
 
@@ -117,9 +156,10 @@ class SinusoidalPositions(Positions):
             raise BlocklabError(f"positions.kind: sinusoidal needs an even d_model, not {d_model}")
         self.d_model, self.base = d_model, config.base
 
-    def embed(self, positions: Tensor) -> Tensor:
-        exponents = torch.arange(0, self.d_model, 2, device=positions.device) / self.d_model
-        angles = positions[..., None] * self.base**-exponents  # (..., T, d_model/2)
+    def embed(self, positions: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Sine and cosine in turn, in `dtype`: (..., T) -> (..., T, d_model)."""
+        steps = torch.arange(0, self.d_model, 2, device=positions.device, dtype=dtype)
+        angles = positions[..., None] * self.base ** -(steps / self.d_model)  # (..., T, d_model/2)
         return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
 
 
@@ -135,6 +175,12 @@ class Rotary(Positions):
     bounded = True
 
     class Config(PositionsConfig):
+        """`base`: wavelengths reach from 2 pi to almost base * 2 pi places.
+
+        `fraction`: the share of each head that turns. `interleaved`: pairs are neighbours.
+        `scaling`: how frequencies are stretched for long contexts.
+        """
+
         kind: Literal["rotary"] = "rotary"
         base: float = Field(10_000.0, gt=1)
         fraction: float = Field(1.0, gt=0, le=1)
@@ -161,6 +207,10 @@ class Rotary(Positions):
         self.config = config
 
     def tables(self, positions: Tensor, head_dim: int, dtype: torch.dtype) -> Tables:
+        """Cosines and sines of the angles at these places: (..., T) -> (..., T, rotated / 2) each.
+
+        In float32, or float64 where that is the dtype.
+        """
         wide = torch.float64 if dtype == torch.float64 else torch.float32
         rotated = self.config.rotated(head_dim)
         exponents = torch.arange(0, rotated, 2, device=positions.device, dtype=wide) / rotated
@@ -174,9 +224,11 @@ class Rotary(Positions):
         return angles.cos() * size, angles.sin() * size
 
     def keys_stay(self, start: int, end: int) -> bool:
+        """Whether keys turned among `start` tokens are still right among `end`: see `scaling`."""
         return self.config.scaling.keys_stay(start, end)
 
     def rotate(self, x: Tensor, tables: Tables) -> Tensor:
+        """Queries or keys (B, T, heads, head_dim) turned pair by pair, in their own dtype."""
         cos, sin = (table.unsqueeze(-2) for table in tables)  # (..., T, 1, rotated/2)
         learns = torch.is_grad_enabled() and x.requires_grad
         if is_plain_torch() or not learns or cos.requires_grad or sin.requires_grad:
@@ -225,13 +277,18 @@ class Alibi(Positions):
     """Scores fall linearly with distance, each head at a slope of its own (Press et al. 2021)."""
 
     class Config(PositionsConfig):
+        """Nothing to set: the slopes follow the number of heads."""
+
         kind: Literal["alibi"] = "alibi"
 
         def parameters(self, d_model: int, context_length: int) -> dict[str, Spec]:  # type: ignore[override]
             return {}
 
-    def score_bias(self, distance: Tensor, n_heads: int) -> Tensor:
-        slopes = torch.tensor(alibi_slopes(n_heads), device=distance.device)
+    def score_bias(
+        self, distance: Tensor, n_heads: int, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """Minus a head's slope times the distance: (..., T, S) -> (..., n_heads, T, S)."""
+        slopes = torch.tensor(alibi_slopes(n_heads), device=distance.device, dtype=dtype)
         return -slopes.view(-1, 1, 1) * distance.unsqueeze(-3)
 
 

@@ -21,6 +21,8 @@ class Add(nn.Module):
     """stream + branch (He et al. 2016)."""
 
     class Config(ResidualConfig):
+        """Nothing to set."""
+
         kind: Literal["add"] = "add"
 
         def parameters(self, d_model: int) -> dict[str, Spec]:  # type: ignore[override]
@@ -38,6 +40,8 @@ class NoResidual(nn.Module):
     """The branch alone, in the stream's precision: no path around it."""
 
     class Config(ResidualConfig):
+        """Nothing to set."""
+
         kind: Literal["none"] = "none"
 
         def parameters(self, d_model: int) -> dict[str, Spec]:  # type: ignore[override]
@@ -55,6 +59,8 @@ class Scaled(nn.Module):
     """stream + scale * branch; learned from scale 0 it is ReZero (Bachlechner et al. 2020)."""
 
     class Config(ResidualConfig):
+        """`scale`: the factor on the branch, or where it is `learned` its first value."""
+
         kind: Literal["scaled"] = "scaled"
         scale: float = 1.0
         """The scale, or its first value when learned."""

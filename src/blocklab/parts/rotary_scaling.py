@@ -128,6 +128,13 @@ class Yarn(RotaryScaling):
     truncate: bool = True
     """Round the ends of the ramp to whole dimensions."""
 
+    def check(self, rotated: int) -> None:
+        if self.beta_fast <= self.beta_slow:
+            raise BlocklabError(
+                f"positions.scaling.beta_fast: {self.beta_fast} must be above "
+                f"beta_slow {self.beta_slow}"
+            )
+
     def frequencies(self, plain: Tensor, base: float, lengths: Tensor) -> Tensor:
         n = plain.shape[-1]
         low, high = (

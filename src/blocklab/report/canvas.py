@@ -100,16 +100,12 @@ class Canvas:
         align: str = "left",
         colour: str = INK,
         weight: str = "normal",
-        limit: int = 0,
         size: int = TEXT,
     ) -> list[Layer]:
-        """Texts (`text` of each row), on a white seam that keeps them legible over lines.
-
-        Longer than `limit` pixels, they are cut with an ellipsis; 0 writes them out.
-        """
+        """Texts (`text` of each row), on a white seam that keeps them legible over lines."""
         ink = {
             "type": "text", "align": align, "baseline": "middle", "fontSize": size,
-            "fontWeight": weight, "limit": limit, "color": colour,
+            "fontWeight": weight, "limit": 0, "color": colour,
         }  # fmt: skip
         seam = {**ink, "color": "white", "stroke": "white", "strokeWidth": 4, "strokeJoin": "round"}
         text = {"text": {"field": "text", "type": "nominal"}}
@@ -181,12 +177,13 @@ class Canvas:
     def _names(self, ends: Sequence[End], spots: Sequence[tuple[float, float]]) -> list[Layer]:
         samples: list[Row] = []
         names: list[Row] = []
+        told = formats.told_apart([end.name for end in ends], self.layout.names)
         for end, (x, y) in zip(ends, spots, strict=True):
             look = {"line": end.name, **end.style.row()}
             samples.append({**self.place(x, y), "order": 0, **look})
             samples.append({**self.place(x + 18, y), "order": 1, **look})
-            names.append({**self.place(x + 24, y), "text": formats.clean(end.name)})
-        return [self.lines(samples), *self.words(names, limit=self.layout.names)]
+            names.append({**self.place(x + 24, y), "text": told[end.name]})
+        return [self.lines(samples), *self.words(names)]
 
 
 def level(canvas: Canvas, value: float, text: str, lines: Sequence[Curve]) -> list[Layer]:

@@ -33,14 +33,16 @@ def effects_chart(result: StudyResult) -> Chart | None:
         return None
     base = formats.clean(result.baseline.name)
     near = _near(arms)
-    level = f"{result.facts.level * 100:.0f} %"
+    level = formats.level(result.level)
     reading = (
         "Each dot is one seed: the arm’s validation loss at its best rate minus "
         f"{base}’s at its own. The diamond is their mean, the bar its {level} interval. Left of "
         "the line the arm had the lower loss."
     )
-    if any(arm.role == "placebo" for arm in arms):
+    if result.baseline.undecided is None and any(map(_is_chance, arms)):
         reading += " The dashed placebo shows what chance alone does here."
+    if open_ones := _without_interval(arms):
+        reading += f" No interval: {open_ones}."
     if near:
         reading += " The lower panel draws the rows near zero again, larger."
     shown = "; ".join(f"{formats.clean(arm.name)} {_numbers(arm)}" for arm in arms)
@@ -51,6 +53,21 @@ def effects_chart(result: StudyResult) -> Chart | None:
         f"Differences in validation loss from {base}, in nats: {shown}.",
         _spec(result, near, WIDE),
         _spec(result, near, NARROW),
+    )
+
+
+def _is_chance(arm: Arm) -> bool:
+    """A placebo that was read at its best rate, and no further off than chance takes one."""
+    warned = arm.chance is not None and arm.chance.warning is not None
+    return arm.role == "placebo" and arm.undecided is None and not warned
+
+
+def _without_interval(arms: Sequence[Arm]) -> str:
+    """The arms whose mean stands without a bar, each with its reason."""
+    return "; ".join(
+        f"{formats.clean(arm.name)} ({formats.clean(arm.effect.no_interval)})"
+        for arm in arms
+        if arm.effect is not None and arm.effect.no_interval
     )
 
 
@@ -74,7 +91,7 @@ def _numbers(arm: Arm) -> str:
         return "no complete pair"
     mean = formats.fixed(effect.mean, 3, signed=True)
     if effect.low is None or effect.high is None:
-        return formats.real_minus(f"{mean} (one seed)")
+        return formats.real_minus(f"{mean} (no interval)")
     low, high = (formats.fixed(end, 3, signed=True) for end in (effect.low, effect.high))
     return formats.real_minus(f"{mean} ({low} to {high})")
 
@@ -113,7 +130,7 @@ def _panel(
     layers = [
         canvas.on([{"x": 0, "y": 0}], rule, ends),
         *canvas.words([label], "center", QUIET),
-        *_names_and_numbers(canvas, arms),
+        *_names_and_numbers(canvas, arms, formats.told_apart(list(looks), canvas.layout.names)),
         *_bars_and_dots(canvas, arms, looks),
     ]
     if headline:
@@ -121,13 +138,13 @@ def _panel(
     return plot(canvas, layers)
 
 
-def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm]) -> list[Layer]:
+def _names_and_numbers(canvas: Canvas, arms: Sequence[Arm], told: Mapping[str, str]) -> list[Layer]:
     middles = [(row + 0.5) * ROW for row in range(len(arms))]
     names = [
-        {**canvas.place(-14, middle), "text": formats.clean(arm.name)}
+        {**canvas.place(-14, middle), "text": told[arm.name]}
         for arm, middle in zip(arms, middles, strict=True)
     ]
-    layers = canvas.words(names, "right", limit=canvas.layout.names, size=TEXT + 1)
+    layers = canvas.words(names, "right", size=TEXT + 1)
     beside = canvas.layout.plot + 18
     if canvas.layout.beside:
         numbers = [

@@ -15,6 +15,11 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in one_line)
 
 
+def counted(n: int, noun: str) -> str:
+    """So many of something: 1 seed, 1,200 steps."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
 def real_minus(text: str) -> str:
     """Hyphens that stand for a minus, before a digit at the start of a word, as the real sign."""
     return re.sub(r"(?<![\w.)])-(?=[\d.])", "\N{MINUS SIGN}", text)
@@ -31,6 +36,11 @@ def nats(value: float, signed: bool = False) -> str:
     if value != 0 and abs(value) < 0.0005:
         text = format(Decimal(f"{value:.0e}"), "+f" if signed else "f")
     return real_minus(text)
+
+
+def level(value: float) -> str:
+    """The level of an interval: 0.95 is 95 %."""
+    return f"{100 * value:.3g} %"
 
 
 def rate(value: float) -> str:
@@ -84,6 +94,36 @@ def changes(arm: Arm) -> str:
     if arm.role == "placebo":
         return "the baseline again, started from other values, on the same data"
     return paths_and_values(arm.changes)
+
+
+CHARACTER = 7.0
+"""Pixels that one takes in a chart's names, on average and with some room to spare."""
+
+
+def told_apart(names: Sequence[str], room: float) -> dict[str, str]:
+    """Each name in `room` pixels, and no two alike, by the name as it is.
+
+    A long one is cut in its middle, as variants of one kind begin alike; where that leaves two the
+    same, each is numbered.
+    """
+    most = int(room / CHARACTER)
+    short = {name: _without_middle(clean(name), most) for name in names}
+    told: dict[str, str] = {}
+    for name, text in short.items():
+        number = 1
+        while text in told.values() or list(short.values()).count(text) > 1:
+            mark = f" ({number})"
+            text = _without_middle(clean(name), most - len(mark)) + mark
+            number += 1
+        told[name] = text
+    return told
+
+
+def _without_middle(text: str, most: int) -> str:
+    if len(text) <= most:
+        return text
+    kept = most - 1
+    return f"{text[: kept - kept // 2]}…{text[len(text) - kept // 2 :]}"
 
 
 def listed(words: Sequence[str]) -> str:

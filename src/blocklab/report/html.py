@@ -1,9 +1,19 @@
 """The report: one page that stands alone, with its tables and charts as files beside it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from blocklab.report import formats, insides, limits, results_csv, table, warmup, words
+from blocklab.report import (
+    circumstances,
+    formats,
+    insides,
+    limits,
+    results_csv,
+    table,
+    verdicts,
+    warmup,
+    words,
+)
 from blocklab.report.charts import charts
 from blocklab.report.drawing import inline, to_png, to_svg
 from blocklab.study.results import Arm, LadderResult, StudyResult
@@ -63,7 +73,7 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
     return environment.get_template("report.html.j2").render(
         facts=facts,
         question=formats.clean(facts.question),
-        size=_size(result),
+        size=circumstances.kicker(result),
         warnings=limits.warnings(result),
         headline=words.headline(result),
         answers=[_answer(arm, result) for arm in result.arms],
@@ -77,7 +87,7 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
         figures=figures,
         insides=insides.rows(result.shown()),
         inside_columns=insides.COLUMNS,
-        inside_note=insides.NOTE,
+        inside_note=insides.note(result),
         variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
         settings=[
             {"name": formats.clean(name), "found": _effects(arms)}
@@ -90,26 +100,8 @@ def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
             (formats.clean(name), formats.clean(seen)) for name, seen in facts.differences.items()
         ],
         limits=limits.limits(result),
-        circumstances=_circumstances(result),
+        circumstances=circumstances.circumstances(result),
     )
-
-
-def _size(result: StudyResult) -> str:
-    """How large the study was, in one line."""
-    facts = result.facts
-    return " · ".join(
-        (
-            f"{facts.budget} study",
-            _counted(len(result.arms), "arm"),
-            _counted(len(facts.learning_rates), "learning rate"),
-            _counted(len(facts.seeds), "seed"),
-            _counted(len(result.runs), "run"),
-        )
-    )
-
-
-def _counted(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n:,} {word}s"
 
 
 def _answer(arm: Arm, result: StudyResult) -> dict[str, str]:
@@ -135,8 +127,9 @@ def _effects(arms: Sequence[Arm]) -> list[dict[str, str]]:
         if effect is not None and effect.low is not None and effect.high is not None:
             low, high = (formats.fixed(end, 3, signed=True) for end in (effect.low, effect.high))
             text += f" ({low} to {high})"
-        word = arm.verdict.word if arm.verdict is not None else ""
-        found.append({"effect": formats.real_minus(text), "verdict": word})
+        elif effect is not None:
+            text += f" (no interval: {formats.clean(effect.no_interval)})"
+        found.append({"effect": formats.real_minus(text), "verdict": verdicts.word(arm)})
     return found
 
 
@@ -152,47 +145,3 @@ def _ladder(ladder: LadderResult, result: StudyResult) -> dict[str, object]:
     variants = [arm.name for arm in result.arms if arm.role == "variant"]
     words = [ladder.trends[name].word if name in ladder.trends else "–" for name in variants]
     return {"axis": ladder.axis, "rungs": rungs, "trends": words}
-
-
-def _processor_time(result: StudyResult) -> Mapping[str, str]:
-    """Of all processes, and what of it was not training; empty where it is not known."""
-    cost = result.facts.cost
-    if cost is None:
-        return {}
-    spent = cost.main + cost.workers
-    return {
-        "Processor time": f"{formats.thousands(spent)} s, {formats.fixed(cost.main, 1)} s of them "
-        "in the process that planned and watched"
-    }
-
-
-def _beside_training(result: StudyResult) -> Mapping[str, str]:
-    """What looking into models and compiling took, beside training; empty where none was."""
-    seconds = sum(run.seconds for run in result.runs)
-    looking = sum(run.inspect_seconds for run in result.runs)
-    compiling = sum(run.compile_seconds for run in result.runs)
-    found = {}
-    if looking:
-        found["Looking inside"] = f"{looking / seconds:.1%} of the time of training"
-    if compiling:
-        found["Compiling"] = f"{compiling / seconds:.1%} of the time of training, beside it"
-    return found
-
-
-def _circumstances(result: StudyResult) -> Mapping[str, str]:
-    facts = result.facts
-    return {
-        "Corpus": f"{facts.corpus}, {formats.thousands(facts.train_tokens)} training and "
-        f"{formats.thousands(facts.validation_tokens)} validation tokens",
-        "Tokenizer": f"{facts.tokenizer}, {formats.thousands(facts.vocab_size)} tokens, unigram "
-        f"entropy {formats.nats(facts.unigram_entropy)} nats",
-        "Model": f"d_model {facts.d_model}, {facts.n_layers} layers, context "
-        f"{facts.context_length}",
-        "Training": f"{formats.thousands(facts.steps)} steps of {facts.batch_size} sequences",
-        "Learning rates": ", ".join(map(formats.rate, facts.learning_rates)),
-        "Seeds": ", ".join(map(str, facts.seeds)),
-        "Matched by": facts.match,
-        **_processor_time(result),
-        **_beside_training(result),
-        **facts.versions,
-    }

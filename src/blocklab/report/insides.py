@@ -55,6 +55,13 @@ COLUMNS: Sequence[Column] = (
 )
 
 
+def note(result: StudyResult) -> str:
+    """How the table is to be read, and of which setting of the nuisances it is."""
+    setting = next(iter(result.cells), "")
+    where = f" Shown for one setting of the nuisances: {formats.clean(setting)}." if setting else ""
+    return NOTE + where
+
+
 def rows(result: StudyResult) -> list[dict[str, object]]:
     """`role`, `name` and `cells` of every arm that finished a run; empty where none was seen."""
     found: list[dict[str, object]] = []

@@ -1,13 +1,13 @@
 """What a study cannot claim, in words: the circumstances that belong to every number it gives."""
 
 import math
-from collections.abc import Sequence
 
+from blocklab.report import formats
+from blocklab.report.circumstances import model, ranged, started_from
 from blocklab.report.curves import best_runs
 from blocklab.report.formats import clean, compact, listed, nats, rate, real_minus, thousands
-from blocklab.report.words import ENOUGH_SEEDS
-from blocklab.study.rates import search_grid
-from blocklab.study.results import Arm, StudyResult
+from blocklab.report.words import ENOUGH_SEEDS, judged_seeds
+from blocklab.study.results import Arm, Repeat, StudyResult
 
 MOST_EPOCHS = 4.0
 FEWEST_VALIDATION_TOKENS = 100_000
@@ -26,9 +26,11 @@ def warnings(result: StudyResult) -> list[str]:
             f"Unfinished: {facts.n_missing} of the runs that the study asks for now are missing. "
             "Whatever is said below may still change."
         )
-    if len(facts.seeds) < ENOUGH_SEEDS:
-        seeds = "One seed" if len(facts.seeds) == 1 else f"{len(facts.seeds)} seeds"
-        found.append(f"Only {seeds.lower()}: read every effect as exploratory. Take five or more.")
+    found += _of_the_placebo(result)
+    if (n := len(judged_seeds(result))) < ENOUGH_SEEDS:
+        seeds = "one seed" if n == 1 else f"{n} seeds"
+        since = f" since the {facts.looked} that were reported before" if facts.looked else ""
+        found.append(f"Only {seeds}{since}: read every effect as exploratory. Take five or more.")
     epochs = max((run.epochs for run in result.runs), default=0.0)
     if epochs > MOST_EPOCHS:
         found.append(
@@ -46,6 +48,17 @@ def warnings(result: StudyResult) -> list[str]:
             f"{clean(result.baseline.name)}. What such an arm gains or loses may be its size."
         )
     return found
+
+
+def _of_the_placebo(result: StudyResult) -> list[str]:
+    """That an arm which changes nothing did differ, over all settings or at one of them."""
+    found = {"": result.arms, **{f"At {clean(name)}: ": a for name, a in result.cells.items()}}
+    return [
+        f"{where}{arm.chance.warning[:1].upper()}{arm.chance.warning[1:]}."
+        for where, arms in found.items()
+        for arm in arms
+        if arm.chance is not None and arm.chance.warning is not None
+    ]
 
 
 def off_size(match: str, size: float, baseline: float) -> float | None:
@@ -91,23 +104,26 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
     ]
     if precision := _precision(result):
         found.append(("Precision", precision))
-    if gap := _gap(result.shown()):
+    if gap := _gap(result):
         found.append(("Training and validation", gap))
     return found
 
 
 def _scale(result: StudyResult) -> str:
-    facts = result.facts
-    sizes = [arm.n_parameters for arm in result.arms]
-    tokens = facts.steps * facts.batch_size * facts.context_length
-    epochs = max((run.epochs for run in result.runs if not run.rung), default=0.0)
+    facts, scales = result.facts, result.facts.scales
+    epochs = [run.epochs for run in result.runs if not run.rung and run.diverged_at is None]
+    seen = f"{ranged(epochs, _two_digits)} epochs" if epochs else "as yet no whole run"
     return (
-        f"Models of {_range(sizes)} parameters (d_model {facts.d_model}, {facts.n_layers} layers, "
-        f"context {facts.context_length}), each trained on {thousands(tokens)} tokens: "
-        f"{tokens / sizes[0]:.2g} tokens a parameter, {epochs:.2g} epochs of "
-        f"{thousands(facts.train_tokens)} training tokens. A ranking at this scale need not hold "
-        f"at another{_ladder(result)}."
+        f"Models of {ranged([one.n_parameters for one in scales], compact)} parameters "
+        f"({model(result)}), each trained on {ranged([one.tokens for one in scales])} tokens: "
+        f"{ranged([one.tokens / one.n_parameters for one in scales], _two_digits)} tokens a "
+        f"parameter, {seen} of {thousands(facts.train_tokens)} training tokens. A ranking at this "
+        f"scale need not hold at another{_ladder(result)}."
     )
+
+
+def _two_digits(value: float) -> str:
+    return f"{value:.2g}"
 
 
 def _ladder(result: StudyResult) -> str:
@@ -121,19 +137,14 @@ def _ladder(result: StudyResult) -> str:
     return f": the ladder tells of {listed(list(reach))}, and of nothing beyond"
 
 
-def _range(sizes: Sequence[int]) -> str:
-    low, high = compact(min(sizes)), compact(max(sizes))
-    return low if low == high else f"{low} to {high}"
-
-
 def _seeds(result: StudyResult) -> str:
     n = len(result.facts.seeds)
     text = f"{n} seeds" if n > 1 else "One seed"
     text += " vary the initial values and the order of the data, and nothing else."
-    if result.facts.looked and result.facts.searched:
+    if result.facts.looked:
         text += (
             f" The first {result.facts.looked} were reported before the others were added, so "
-            "that verdicts come from the others alone."
+            "that losses, effects and verdicts come from the others alone."
         )
     if len(result.facts.looks) > 1:
         first, all_of_them = result.facts.looks
@@ -141,8 +152,8 @@ def _seeds(result: StudyResult) -> str:
             f" The study was declared to look after {first} seeds, and after {all_of_them} where "
             "something was open then: p values and intervals pay for both looks."
         )
-    if n < ENOUGH_SEEDS:
-        text += " Fewer than five: the effects are exploratory, a reason to look again."
+    if len(judged_seeds(result)) < ENOUGH_SEEDS:
+        text += " Fewer than five judge: the effects are exploratory, a reason to look again."
     return text
 
 
@@ -156,9 +167,8 @@ def _corpus(result: StudyResult) -> str:
 
 
 def _rates(result: StudyResult) -> str:
-    rates = [rate(value) for value in result.facts.learning_rates]
+    rates = [rate(value) for value in started_from(result)]
     if result.facts.searched:
-        rates = [rate(value) for value in search_grid(result.facts.learning_rates)]
         slacks = [arm.slack for arm in result.arms if arm.slack is not None]
         finite = [slack for slack in slacks if math.isfinite(slack)]
         widest = f" The widest is {nats(max(finite))} nats." if finite else ""
@@ -185,12 +195,11 @@ def _rates(result: StudyResult) -> str:
 
 
 def _intervals(result: StudyResult) -> str:
-    facts = result.facts
     n = sum(arm.role == "variant" for arm in result.arms)
-    misses = round(100 * (1 - facts.level))
+    level, misses = formats.level(result.level), round(100 * (1 - result.level))
     text = (
         ("Verdicts hold for all variants together (Holm). " if result.facts.searched else "")
-        + f"Each {100 - misses} % interval holds one at a time, not for all of them together"
+        + f"Each {level} interval holds one at a time, not for all of them together"
         + (f": that at least one of {n} misses may happen in up to {min(misses * n, 100)} % of "
            "studies" if n > 1 else "")
         + ". It comes from a paired t over the seeds, and covers their chance alone: not another "
@@ -211,17 +220,34 @@ def _precision(result: StudyResult) -> str:
         f"Matrix products in training were taken in {result.facts.versions['dtype']}; weights, "
         "norms, softmax and losses are float32, and so is every evaluation."
     )
-    off = [
-        f"{clean(arm.name)} {nats(arm.off_float32, signed=True)}"
-        for arm in result.arms
-        if arm.off_float32 is not None
-    ]
+    return " ".join([text, *_repeats(result)])
+
+
+def _repeats(result: StudyResult) -> list[str]:
+    """What every repeat in float32 came to: where half precision fails, that is what it is for."""
+    half = result.facts.versions["dtype"]
+    due = [(_where(arm, repeat), repeat) for arm in result.arms for repeat in arm.repeats]
+    if not due:
+        return []
+    said = ["One seed of each arm is trained once more in float32 throughout."]
+    ended = [(name, repeat.difference) for name, repeat in due]
+    off = [f"{name} {nats(found, signed=True)}" for name, found in ended if found is not None]
     if off:
-        text += (
-            " One seed of each arm was trained once more in float32 throughout; the difference of "
-            f"its final loss, in nats: {'; '.join(off)}."
-        )
-    return text
+        said.append(f"Its final loss in {half} minus that in float32, in nats: {'; '.join(off)}.")
+    for name, repeat in due:
+        if repeat.trained and repeat.difference is None:
+            said.append(f"{name} {_ended(repeat.half, half)} and {_ended(repeat.full, 'float32')}.")
+    if missing := [name for name, repeat in due if not repeat.trained]:
+        said.append(f"Not trained in float32 yet: {listed(missing)}.")
+    return said
+
+
+def _where(arm: Arm, repeat: Repeat) -> str:
+    return f"{clean(arm.name)} at {clean(repeat.cell)}" if repeat.cell else clean(arm.name)
+
+
+def _ended(loss: float | None, dtype: str) -> str:
+    return f"diverged in {dtype}" if loss is None else f"came to {nats(loss)} in {dtype}"
 
 
 def _gap(result: StudyResult) -> str:
@@ -240,9 +266,14 @@ def _gap(result: StudyResult) -> str:
 
 
 def _mean_gap(arm: Arm, result: StudyResult) -> float | None:
+    """Over its settings, each at the best rate there; None where no run tells it."""
+    places = [result.in_cell(cell) for cell in result.cells] or [result.shown()]
     gaps = [
         run.validation_loss - run.train_loss
-        for run in best_runs(arm, result.runs)
+        for place in places
+        for own in place.arms
+        if own.name == arm.name
+        for run in best_runs(own, place.runs)
         if run.validation_loss is not None and run.train_loss is not None
     ]
     return sum(gaps) / len(gaps) if gaps else None

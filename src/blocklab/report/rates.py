@@ -1,7 +1,7 @@
 """The chart of learning rates: a curve for every arm, because one rate can decide a ranking."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from blocklab.report import formats
 from blocklab.report.canvas import (
@@ -18,9 +18,11 @@ from blocklab.report.canvas import (
     literal,
     plot,
 )
+from blocklab.report.circumstances import started_from
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame
 from blocklab.report.palette import QUIET, Style, styles
+from blocklab.study.rates import STEP
 from blocklab.study.results import Arm, StudyResult
 
 
@@ -37,8 +39,8 @@ def rates_chart(result: StudyResult) -> Chart | None:
         "learning-rates",
         "Learning rate by learning rate",
         "The line joins the means over the seeds that finished, the faint dots are single seeds. "
-        "A hollow point lacks seeds; a cross at the top counts the runs that diverged there. A "
-        "curve that still falls at its end says that the grid was too short for that arm.",
+        "A hollow point lacks seeds that diverged there; a cross at the top counts them. A curve "
+        "that still falls at its end says that the grid was too short for that arm.",
         f"Validation loss over the learning rate: {best}.",
         _spec(result, WIDE),
         _spec(result, NARROW),
@@ -73,10 +75,17 @@ def _canvas(result: StudyResult, layout: Layout, band: float) -> Canvas:
         x = Frame(rates[0] / 3, rates[0] * 3, layout.plot, log=True)
     height = max(layout.height, LINE * len(result.arms))
     y = Frame.around(losses, height).upright(band)
-    # Searched rates lie close together: the grid's own are enough to read the axis by.
-    grid = [rate for rate in result.facts.learning_rates if rates[0] <= rate <= rates[-1]]
-    ticks = grid if result.facts.searched and grid else rates
-    return Canvas(layout, x, y, "learning rate", x_ticks=tuple(ticks))
+    return Canvas(layout, x, y, "learning rate", x_ticks=_ticks(result, rates))
+
+
+def _ticks(result: StudyResult, rates: Sequence[float]) -> tuple[float, ...]:
+    """Rates that were trained: all of a grid; of a search, whose rates come to lie close together,
+    those whole steps apart, from which it began and which it went on to past an edge."""
+    if not result.facts.searched:
+        return tuple(rates)
+    first = started_from(result)[0]
+    steps = {rate: math.log(rate / first, STEP) for rate in rates}
+    return tuple(rate for rate, place in steps.items() if abs(place - round(place)) < 1e-3)
 
 
 def _line(arm: Arm) -> list[tuple[float, float]]:
@@ -107,13 +116,14 @@ def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> lis
     """A line of crosses for each arm that lost runs, above all curves."""
     if not arms:
         return []
+    told = formats.told_apart(list(looks), canvas.layout.names + 20)
     crosses: list[Row] = []
     counts: list[Row] = []
     names: list[Row] = []
     for i, arm in enumerate(arms):
         height = LINE * (i + 0.5)
         beside = canvas.place(canvas.layout.plot + 18, height)
-        names.append({**beside, "text": formats.clean(arm.name)})
+        names.append({**beside, "text": told[arm.name]})
         for point in arm.rates:
             if point.n_diverged:
                 across = canvas.x.pixel(point.learning_rate)
@@ -134,6 +144,6 @@ def _crosses(canvas: Canvas, arms: list[Arm], looks: Mapping[str, Style]) -> lis
     layers = [canvas.on(crosses, saltire, {"fill": literal("fill")})]
     layers += canvas.words(counts, "center", QUIET)
     if canvas.layout.beside:
-        layers += canvas.words(names, colour=QUIET, limit=canvas.layout.names + 20)
+        layers += canvas.words(names, colour=QUIET)
         layers += canvas.words([{**canvas.place(canvas.layout.plot + 18, -16), "text": "diverged"}])
     return layers

@@ -22,7 +22,8 @@ from blocklab.report.curves import Band, band, best_runs
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame, decade_ticks
 from blocklab.report.palette import styles
-from blocklab.study.results import Point, StudyResult
+from blocklab.report.standing import why_no_loss
+from blocklab.study.results import Arm, Point, StudyResult
 
 
 def loss_chart(result: StudyResult) -> Chart | None:
@@ -75,17 +76,32 @@ def _smoothing(bands: Mapping[str, Band]) -> str:
 
 
 def _missing(result: StudyResult, bands: Mapping[str, Band]) -> str:
-    """What the chart leaves out, said: diverged runs have no place in a mean."""
-    lost = [formats.clean(arm.name) for arm in result.arms if arm.name not in bands]
-    notes = [f"Not drawn, because no run finished: {formats.listed(lost)}."] if lost else []
-    partial = [
-        f"{formats.clean(arm.name)} ({bands[arm.name].n_runs} of {len(result.facts.seeds)} seeds)"
+    """What the chart leaves out, said: a run that diverged, or is to come, has none to average."""
+    lost = [_why_not_drawn(arm, result) for arm in result.arms if arm.name not in bands]
+    notes = [f"Not drawn, because {'; '.join(lost)}."] if lost else []
+    n = len(result.facts.seeds)
+    counts = [
+        (formats.clean(arm.name), *_lacking(arm, result))
         for arm in result.arms
-        if arm.name in bands and bands[arm.name].n_runs < len(result.facts.seeds)
+        if arm.name in bands
     ]
-    if partial:
-        notes.append(f"Without its diverged runs: {formats.listed(partial)}.")
+    if diverged := [f"{name} ({lost} of {n} seeds)" for name, lost, _ in counts if lost]:
+        notes.append(f"Without the runs that diverged: {formats.listed(diverged)}.")
+    if pending := [f"{name} ({left} of {n} seeds)" for name, _, left in counts if left]:
+        notes.append(f"Not trained yet: {formats.listed(pending)}.")
     return "".join(f" {note}" for note in notes)
+
+
+def _why_not_drawn(arm: Arm, result: StudyResult) -> str:
+    if arm.mean is None:
+        return why_no_loss(arm, result)
+    return f"no step of {formats.clean(arm.name)} is left to draw"
+
+
+def _lacking(arm: Arm, result: StudyResult) -> tuple[int, int]:
+    """Seeds at the arm's best rate that diverged, and those that are to be trained."""
+    finished = len(best_runs(arm, result.runs))
+    return arm.n_at_best - finished, max(len(result.facts.seeds) - arm.n_at_best, 0)
 
 
 def _course(bands: Mapping[str, Band]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from blocklab.report import formats
 from blocklab.report.formats import fixed
+from blocklab.report.verdicts import word
 from blocklab.study.results import Arm, StudyResult
 
 
@@ -23,6 +24,8 @@ class Row:
     effect: str
     interval_low: str
     interval_high: str
+    no_interval: str
+    """Why an effect has none."""
     verdict: str
     best_rate: str
     edge: str
@@ -31,11 +34,17 @@ class Row:
     stalled: str
     stable_margin: str
     rate_sensitivity: str
+    sensitive_seeds: str
+    """`4 of 5 seeds` where not all of them have a sensitivity."""
     spikes_per_thousand: str
     recall: str
     parameters: str
+    parameters_high: str
+    """Where settings of the nuisances differ: the largest; the plain field is the smallest."""
     flops_per_token: str
+    flops_per_token_high: str
     tokens_per_second: str
+    tokens_per_second_high: str
     peak_memory: str
 
 
@@ -53,36 +62,68 @@ class Column:
 
 def rows(result: StudyResult) -> list[Row]:
     """All arms in the order of the study."""
-    return [_row(arm) for arm in result.arms]
+    return [_row(arm, result) for arm in result.arms]
 
 
-def _row(arm: Arm) -> Row:
+def _row(arm: Arm, result: StudyResult) -> Row:
     effect = arm.effect
+    settings = result.at_settings(arm.name)
+    parameters, parameters_high = _ends([one.n_parameters for one in settings])
+    flops, flops_high = _ends([one.flops_per_token for one in settings])
+    speed, speed_high = _ends([one.tokens_per_second for one in settings])
     return Row(
         arm=arm.name,
         changes=formats.changes(arm),
-        matched=formats.paths_and_values(arm.matched),
+        matched=_matched(settings),
         validation_loss=_number(arm.mean),
         spread=_number(arm.spread),
         effect=_number(effect.mean if effect else None, signed=True),
         interval_low=_number(effect.low if effect else None, signed=True),
         interval_high=_number(effect.high if effect else None, signed=True),
-        verdict=arm.verdict.word if arm.verdict is not None else "",
+        no_interval=effect.no_interval if effect else "",
+        verdict=word(arm),
         best_rate=_rate(arm),
-        edge=(arm.edge or "") if len(arm.rates) > 1 and arm.tuned_rate is None else "",
+        edge="" if result.facts.searched else arm.edge or "",
         diverged=str(arm.n_diverged),
         runs=str(arm.n_runs),
         stalled=str(arm.n_stalled),
         stable_margin=arm.margin.words if arm.margin is not None else "",
-        rate_sensitivity=_number(arm.sensitivity),
+        rate_sensitivity=_number(arm.sensitivity.mean if arm.sensitivity else None),
+        sensitive_seeds=arm.sensitivity.counts if arm.sensitivity else "",
         spikes_per_thousand=""
         if arm.spikes_per_thousand is None
         else fixed(arm.spikes_per_thousand, 1),
         recall="" if arm.recall is None else f"{arm.recall:.1%}",
-        parameters=str(arm.n_parameters),
-        flops_per_token=str(arm.flops_per_token),
-        tokens_per_second="" if arm.tokens_per_second is None else f"{arm.tokens_per_second:.0f}",
-        peak_memory=str(arm.peak_memory),
+        parameters=parameters,
+        parameters_high=parameters_high,
+        flops_per_token=flops,
+        flops_per_token_high=flops_high,
+        tokens_per_second=speed,
+        tokens_per_second_high=speed_high,
+        peak_memory=str(max(one.peak_memory for one in settings)),
+    )
+
+
+def _ends(values: Sequence[float | None]) -> tuple[str, str]:
+    """The smallest, and the largest where it is another; empty where none is known."""
+    known = [round(value) for value in values if value is not None]
+    if not known:
+        return "", ""
+    low, high = min(known), max(known)
+    return str(low), str(high) if high != low else ""
+
+
+def _matched(settings: Sequence[Arm]) -> str:
+    """What was solved for a fair size, at every setting: one value, or all that were found."""
+    found: dict[str, list[object]] = {}
+    for arm in settings:
+        for path, value in arm.matched.items():
+            values = found.setdefault(path, [])
+            if value not in values:
+                values.append(value)
+    return "; ".join(
+        f"{formats.clean(path)}: {' or '.join(map(formats.plain_value, values))}"
+        for path, values in found.items()
     )
 
 
@@ -99,8 +140,22 @@ def _between(first: str, sign: str, second: str) -> str:
     return f"{first}{sign}{second}" if second else first
 
 
-def _whole(number: str) -> str:
-    return formats.thousands(int(number)) if number else ""
+def _interval(row: Row) -> str:
+    """An effect without one says so: its sentence has room for why."""
+    return "none" if row.no_interval else _between(row.interval_low, " to ", row.interval_high)
+
+
+def _sensitivity(row: Row) -> str:
+    """The figure, and of how many seeds where some have none."""
+    if not row.sensitive_seeds:
+        return row.rate_sensitivity
+    return f"{row.rate_sensitivity or 'none'} ({row.sensitive_seeds})"
+
+
+def _whole(low: str, high: str, shown: Callable[[int], str] = formats.thousands) -> str:
+    if not low:
+        return ""
+    return _between(shown(int(low)), " to ", shown(int(high)) if high else "")
 
 
 COLUMNS: Sequence[Column] = (
@@ -108,36 +163,51 @@ COLUMNS: Sequence[Column] = (
     Column("Changes", "", lambda row: _between(row.changes, " · matched: ", row.matched), False),
     Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
     Column("Effect", "nats", lambda row: row.effect),
-    Column("Interval", "nats", lambda r: _between(r.interval_low, " to ", r.interval_high)),
+    Column("Interval", "nats", _interval),
     Column("Verdict", "", lambda row: row.verdict, is_number=False, may_be_left_out=True),
-    Column("Best rate", "", lambda row: row.best_rate + (f" ({row.edge})" if row.edge else "")),
+    Column(
+        "Best rate",
+        "",
+        lambda row: row.best_rate + (f" ({row.edge})" if row.edge else ""),
+        may_be_left_out=True,
+    ),
     Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
     Column("Stalled", "runs", lambda row: row.stalled),
     Column("Stable margin", "× best rate", lambda row: row.stable_margin, may_be_left_out=True),
-    Column("Rate sensitivity", "nats", lambda row: row.rate_sensitivity, may_be_left_out=True),
+    Column("Rate sensitivity", "nats", _sensitivity, may_be_left_out=True),
     Column("Spikes", "per 1,000 steps", lambda row: row.spikes_per_thousand, may_be_left_out=True),
     Column("Recall", "of answers", lambda row: row.recall, may_be_left_out=True),
-    Column("Parameters", "", lambda row: formats.thousands(int(row.parameters))),
-    Column("FLOPs", "a token", lambda row: formats.compact(int(row.flops_per_token))),
-    Column("Speed", "tokens/s", lambda row: _whole(row.tokens_per_second)),
+    Column("Parameters", "", lambda row: _whole(row.parameters, row.parameters_high)),
+    Column(
+        "FLOPs",
+        "a token",
+        lambda row: _whole(row.flops_per_token, row.flops_per_token_high, formats.compact),
+    ),
+    Column(
+        "Speed", "tokens/s", lambda row: _whole(row.tokens_per_second, row.tokens_per_second_high)
+    ),
     Column("Memory", "peak MiB", lambda row: formats.mebibytes(int(row.peak_memory))),
 )
 NOTES = (
-    "Loss: validation loss, mean over the seeds at the arm’s best rate, with the sample "
-    "standard deviation. Effect: the arm minus the baseline, seed by seed; negative is better. "
-    "Intervals hold one at a time, verdicts for all variants together (Holm). Best rate: where "
-    "rates were searched, the lowest point of the curve; else marked where it stands at the "
-    "lowest or highest of the grid. Diverged: over all rates. Stalled: at the best rate, within "
-    "0.05 nats of the unigram entropy. Stable margin: the smallest rate from which every higher "
-    "one diverges, over the best. Rate sensitivity: what a rate of the grid loses against the "
-    "best, on average. Spikes: of the training loss at the best rate, where runs are long enough."
+    "Loss: validation loss, mean over the seeds at the arm’s best rate, with the sample standard "
+    "deviation. Effect: the arm minus the baseline, seed by seed; negative is better. Intervals "
+    "hold one at a time, verdicts for all variants together (Holm); there is none where a best rate"
+    " was not found, or a seed stands alone. Best rate: where rates were searched, the lowest point"
+    " of the curve; else marked where it stands at the lowest or highest of the grid. Diverged: "
+    "over all rates. Stalled: at the best rate, within 0.05 nats of the unigram entropy. Stable "
+    "margin: the smallest rate from which some seed diverges at every higher one, with how many "
+    "where not all do, over the best rate trained. Rate sensitivity: what a rate of the grid loses "
+    "against the best, on average over the seeds that learn at any. Where rates were searched, "
+    "those beyond the reported ones have the searching seed alone. Sizes, speed and memory: from "
+    "the smallest to the largest setting, memory at its most. Spikes: of the training loss at the "
+    "best rate, where runs are long enough."
 )
 
 
 def columns(result: StudyResult) -> list[Column]:
     """The columns that have something to show."""
     shown = rows(result)
-    interval = f"{result.facts.level:.0%} interval".replace("%", " %")
+    interval = f"{formats.level(result.level)} interval"
     named = [replace(c, heading=interval) if c.heading == "Interval" else c for c in COLUMNS]
     return [
         column

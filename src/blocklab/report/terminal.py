@@ -16,12 +16,13 @@ def summary_table(result: StudyResult) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
+    shown = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
     shown.add_column("Arm", overflow="fold", min_width=8)
     columns = [column for column in table.columns(result) if _is_shown(column.heading)]
     for column in columns:
         heading = f"{column.heading}\n{column.unit}" if column.unit else column.heading
-        shown.add_column(heading, justify="right", no_wrap=True)
+        # Words may take lines where figures would lose digits.
+        shown.add_column(heading, justify="right", no_wrap=column.is_number, overflow="fold")
     for arm, row in zip(result.arms, table.rows(result), strict=True):
         style = {"baseline": "bold", "placebo": "dim"}.get(arm.role, "")
         texts = [formats.clean(row.arm)]

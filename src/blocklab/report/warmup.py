@@ -4,19 +4,20 @@ Rate by rate and never best against best: without warm-up the best rate is a low
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from blocklab.report import formats
-from blocklab.study.results import Arm, StudyResult
-from blocklab.training.stability import Curve, WarmupPoint, warmup_dependence
+from blocklab.study.results import Arm, RunResult, StudyResult
+from blocklab.training.stability import WarmupPoint, warmup_dependence
 
 PATH = "training.schedule.warmup"
 
 NOTE = (
-    "Validation loss without warm-up minus that with it, at equal learning rates, mean over the "
-    "seeds that both have; positive is what warm-up saves. Where any run of the two diverged there "
-    "is no number, and it says which."
+    "Validation loss without warm-up minus that with it, at equal learning rates over the whole "
+    "curve; positive is what warm-up saves. Each number is the mean over the seeds that both were "
+    "trained with at that rate, the one that searched among them, and says how many. Where any run "
+    "of the two diverged there is no number, and it says which; – is a rate without such a pair."
 )
 
 
@@ -27,6 +28,8 @@ class WarmupRow:
     name: str
     setting: str
     points: Mapping[float, WarmupPoint]
+    n_seeds: Mapping[float, int]
+    """By rate: how many seeds both arms were trained with there."""
 
 
 def warmup_rows(result: StudyResult) -> list[WarmupRow]:
@@ -34,12 +37,11 @@ def warmup_rows(result: StudyResult) -> list[WarmupRow]:
     settings = result.cells or {"": result.arms}
     rows = []
     for setting, arms in settings.items():
+        runs = [run for run in result.runs if run.cell == setting and not run.rung]
         for arm, without in _pairs(arms):
-            curves = _curves(arm, without)
-            if curves[0]:
-                points = warmup_dependence(*curves)
-                by_rate = {point.learning_rate: point for point in points}
-                rows.append(WarmupRow(formats.clean(arm.name), formats.clean(setting), by_rate))
+            row = _row(arm, without, runs)
+            if row is not None:
+                rows.append(replace(row, setting=formats.clean(setting)))
     return sorted(rows, key=lambda row: row.name)
 
 
@@ -56,30 +58,51 @@ def warmup_table(result: StudyResult) -> dict[str, object] | None:
                 "name": row.name,
                 "setting": row.setting,
                 "cells": [_text(row.points.get(rate)) for rate in rates],
+                "seeds": [_seeds(row, rate) for rate in rates],
             }
             for row in rows
         ],
     }
 
 
-def _curves(arm: Arm, without: Arm) -> tuple[Curve, Curve]:
-    """Both arms' losses over the seeds that both have at a rate; None where one of them diverged.
+def _row(arm: Arm, without: Arm, runs: Sequence[RunResult]) -> WarmupRow | None:
+    """Both arms over every rate that both were trained at; None without one.
 
-    A rate without a common seed is left out.
+    From the runs and not from the arms' curves over rates, which keep of each rate the seeds that
+    report: beside the best rate one arm has only the seed that searched.
     """
+    own, others = (_losses(one, runs) for one in (arm, without))
     curves: tuple[dict[float, float | None], dict[float, float | None]] = ({}, {})
-    other = {point.learning_rate: point for point in without.rates}
-    for point in arm.rates:
-        if point.learning_rate not in other:
+    n_seeds = {}
+    for rate in own.keys() & others.keys():
+        both = (own[rate], others[rate])
+        common = both[0].keys() & both[1].keys()
+        if not common and None not in (*both[0].values(), *both[1].values()):
             continue
-        both = (point, other[point.learning_rate])
-        common = both[0].losses.keys() & both[1].losses.keys()
-        if not common and not any(one.n_diverged for one in both):
-            continue
-        for curve, one in zip(curves, both, strict=True):
-            losses = [one.losses[seed] for seed in sorted(common or one.losses)]
-            curve[point.learning_rate] = None if one.n_diverged else fmean(losses)
-    return curves
+        n_seeds[rate] = len(common)
+        for curve, losses in zip(curves, both, strict=True):
+            curve[rate] = _mean([losses[seed] for seed in common], tuple(losses.values()))
+    if not n_seeds:
+        return None
+    points = {point.learning_rate: point for point in warmup_dependence(*curves)}
+    return WarmupRow(formats.clean(arm.name), "", points, n_seeds)
+
+
+def _losses(arm: Arm, runs: Sequence[RunResult]) -> dict[float, dict[int, float | None]]:
+    """Final loss by rate and seed; None for a run that diverged."""
+    found: dict[float, dict[int, float | None]] = {}
+    for run in runs:
+        if run.arm == arm.name:
+            found.setdefault(run.learning_rate, {})[run.seed] = run.validation_loss
+    return found
+
+
+def _mean(common: Sequence[float | None], every: Sequence[float | None]) -> float | None:
+    """Over the common seeds; None where any run diverged: a lone survivor is no mean."""
+    finite = [loss for loss in every if loss is not None]
+    if len(finite) < len(every):
+        return None
+    return fmean([loss for loss in common if loss is not None] or finite)
 
 
 def _pairs(arms: Sequence[Arm]) -> Iterator[tuple[Arm, Arm]]:
@@ -102,3 +125,11 @@ def _text(point: WarmupPoint | None) -> str:
     if point.diverged_with and point.diverged_without:
         return "both diverged"
     return "diverged with" if point.diverged_with else "diverged without"
+
+
+def _seeds(row: WarmupRow, rate: float) -> str:
+    """How many a number is the mean of; empty where there is none."""
+    if rate not in row.points or row.points[rate].difference is None:
+        return ""
+    n = row.n_seeds[rate]
+    return "1 seed" if n == 1 else f"{n} seeds"

@@ -4,14 +4,13 @@ Where rates were searched, a variant's sentence is its verdict. Where a fixed gr
 are effects with their intervals and no verdict: better and worse are then signs of a number.
 """
 
-import re
 from collections.abc import Sequence
+from functools import partial
 
-from blocklab.report import formats
+from blocklab.report import formats, verdicts
 from blocklab.report.formats import clean, listed, nats, rate, real_minus
-from blocklab.study.nuisances import FactorFinding
+from blocklab.report.standing import why_no_effect, why_no_loss
 from blocklab.study.results import Arm, Effect, StudyResult
-from blocklab.study.verdict import interval_text
 
 ENOUGH_SEEDS = 5
 """Fewer pairs than these make an effect exploratory."""
@@ -26,48 +25,60 @@ def headline(result: StudyResult) -> str:
     if not variants:
         return f"{clean(base.name)} was trained alone: there is nothing to compare it with."
     if all(arm.verdict is not None for arm in variants):
-        return _verdicts(variants, base)
+        return (
+            f"Against {clean(base.name)}, each arm at its own best learning rate, "
+            f"{_verdicts(variants)}."
+        )
     groups: dict[str, list[str]] = {}
     for arm in variants:
         groups.setdefault(_where(arm.effect), []).append(clean(arm.name))
     found = [f"{where} for {listed(groups[where])}" for where in _ORDER if where in groups]
     text = (
-        f"Against {clean(base.name)}, each arm at its own best learning rate, the 95 % interval "
-        f"of the difference in validation loss {'; it '.join(found)}"
+        f"Against {clean(base.name)}, each arm at its own best learning rate, the "
+        f"{formats.level(result.level)} interval of the difference in validation loss "
+        f"{'; it '.join(found)}"
     )
-    few = _seeds_compared(result) < ENOUGH_SEEDS
-    return text + ("; exploratory, with fewer than five seeds." if few else ".")
+    return f"{text}{_exploratory(variants)}."
+
+
+def _exploratory(variants: Sequence[Arm]) -> str:
+    """Which of the effects are from too few seeds: each by its own pairs, not by another's."""
+    compared = [arm for arm in variants if arm.effect is not None]
+    few = [arm for arm in compared if _explores(arm.effect)]
+    if not few:
+        return ""
+    of = "" if few == compared else f": {listed([clean(arm.name) for arm in few])}"
+    return f"; exploratory, with fewer than five seeds{of}"
+
+
+def _explores(effect: Effect | None) -> bool:
+    return effect is not None and len(effect.differences) < ENOUGH_SEEDS
 
 
 def _without_a_baseline(result: StudyResult) -> str:
-    base = clean(result.baseline.name)
-    lacking = [clean(name) for name, arms in result.cells.items() if arms[0].mean is None]
-    if len(lacking) == len(result.cells):
-        return f"No run of the baseline {base} finished, so that nothing can be compared with it."
-    return (
-        f"{base}, the baseline, has no loss at {listed(lacking)}, so that there is no comparison "
-        "over all settings; each of the others has its own below."
-    )
+    """What is left of a study whose baseline has no loss: why, and what that makes of the rest."""
+    base, variants = clean(result.baseline.name), result.arms[1:]
+    why = why_no_loss(result.baseline, result)
+    if any(arms[0].mean is not None for arms in result.cells.values()):
+        text = (
+            f"{base}, the baseline, has no loss over all settings, because {why}; each of the "
+            "others has its own comparison below."
+        )
+    else:
+        text = (
+            f"{base}, the baseline, has no loss, because {why}, so that nothing can be compared "
+            "with it."
+        )
+    judged = [arm for arm in variants if arm.verdict is not None]
+    return text + (f" That leaves {_verdicts(judged)}." if judged else "")
 
 
-def _verdicts(variants: Sequence[Arm], base: Arm) -> str:
+def _verdicts(variants: Sequence[Arm]) -> str:
     """The words of all verdicts, each with the variants that got it."""
     groups: dict[str, list[str]] = {}
     for arm in variants:
-        assert arm.verdict is not None
-        said: str = arm.verdict.word
-        if flips := _flips(arm):
-            factors = formats.listed([flip.factor for flip in flips])
-            said = f"better or worse depending on {factors}"
-        elif said == "equivalent":
-            said = f"equivalent within {arm.verdict.delta:g} nats"
-        elif said in ("better", "worse") and arm.verdict.below_delta:
-            said = f"{said}, but by less than {arm.verdict.delta:g} nats"
-        groups.setdefault(said, []).append(clean(arm.name))
-    found = [f"{said}: {listed(names)}" for said, names in groups.items()]
-    return (
-        f"Against {clean(base.name)}, each arm at its own best learning rate, {'; '.join(found)}."
-    )
+        groups.setdefault(verdicts.word(arm), []).append(clean(arm.name))
+    return "; ".join(f"{said}: {listed(names)}" for said, names in groups.items())
 
 
 _ORDER = (
@@ -86,22 +97,19 @@ def _where(effect: Effect | None) -> str:
     return _ORDER[2] if effect.low > 0 else _ORDER[1]
 
 
-def _seeds_compared(result: StudyResult) -> int:
-    pairs = [len(arm.effect.differences) for arm in result.arms if arm.effect]
-    return min(pairs, default=len(result.facts.seeds))
-
-
 def sentence(arm: Arm, result: StudyResult) -> str:
     """What is to be said of one arm; it begins with the arm's name."""
     parts = [
-        _level(arm) if arm.role == "baseline" else _comparison(arm, result),
+        _level(arm, result) if arm.role == "baseline" else _comparison(arm, result),
+        *_undecided(arm, result),
         *_trends(arm, result),
-        *_chance(arm),
+        *_chance(arm, result),
         *_left_out(arm, result),
-        *_edge(arm),
-        _diverged(arm, result.baseline),
+        *_edge(arm, result),
+        *_diverged(arm, result.baseline),
         *_stalled(arm, result),
-        *_stops_learning(arm),
+        *_stops_learning(arm, result),
+        *_insensitive(arm),
     ]
     return " ".join(parts)
 
@@ -114,23 +122,24 @@ def sentences(result: StudyResult) -> list[str]:
 def interactions(result: StudyResult) -> list[str]:
     """One sentence for each 2×2 that the study asked for."""
     return [
-        f"{clean(name)} (interaction): {real_minus(found.sentence)}."
+        f"{clean(name)} (interaction): {verdicts.interaction_claim(found)}"
         for name, found in result.interactions.items()
     ]
 
 
-def _level(arm: Arm) -> str:
+def _level(arm: Arm, result: StudyResult) -> str:
     name = clean(arm.name)
     if arm.mean is None:
-        return f"{name} (the baseline): no loss can be given."
+        return f"{name} (the baseline): no loss can be given, because {why_no_loss(arm, result)}."
     if arm.best_rate is None:
         return (
             f"{name} (the baseline): {nats(arm.mean)} nats, mean over the settings of the "
             "nuisances, each at its own learning rate."
         )
-    n = next(len(p.losses) for p in arm.rates if p.learning_rate == arm.best_rate)
+    at_best = next(p.losses for p in arm.rates if p.learning_rate == arm.best_rate)
+    n = len(at_best.keys() & set(judged_seeds(result)))
     if arm.tuned_rate is not None:
-        n = sum(loss is not None for loss in arm.read.values()) or n
+        n = sum(arm.read.get(seed) is not None for seed in judged_seeds(result))
     around = f" ± {nats(arm.spread)}" if arm.spread is not None else ""
     over = f"mean and standard deviation over {n} seeds" if n > 1 else "one seed"
     return (
@@ -145,20 +154,12 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
     if what := formats.changes(arm):
         subject += f" ({what})"
     if arm.verdict is not None:
-        depends = f" {_begun(arm.dependence.sentence)}." if arm.dependence is not None else ""
-        if flips := _flips(arm):
-            # What decides the sign comes before any average over it.
-            subject += ": " + real_minus("; ".join(map(_turned, flips))) + ". Over all settings"
-            assert arm.dependence is not None
-            others = [one.sentence for one in arm.dependence.factors if one not in flips]
-            depends = f" {_begun('. '.join(others))}." if others else ""
-        found = re.sub(r"^(better|worse) by ([\d.]+)", r"\1 by \2 nats", arm.verdict.sentence)
-        return f"{subject}: {real_minus(found)}.{real_minus(depends)}"
+        return f"{subject}: {verdicts.claim(arm)}"
     effect = arm.effect
     if effect is None:
-        return f"{subject}: no difference can be given, because {_why_none(arm, result.baseline)}."
+        return f"{subject}: no difference can be given, because {why_no_effect(arm, result)}."
     if effect.mean == 0:
-        return f"{subject}: on average exactly as far as {base} ({_interval(effect, result)})."
+        return f"{subject}: on average no difference from {base} ({_interval(effect, result)})."
     sign = "worse" if effect.mean > 0 else "better"
     zero = "; the interval includes zero" if _where(effect) == _ORDER[1] else ""
     return (
@@ -167,87 +168,80 @@ def _comparison(arm: Arm, result: StudyResult) -> str:
     )
 
 
+def _at_rung(axis: str, size: float) -> str:
+    return f"at {formats.compact(size)} {axis}"
+
+
 def _trends(arm: Arm, result: StudyResult) -> list[str]:
     """How the effect changes along each axis of the ladder."""
     said = []
     for ladder in result.ladders:
         if arm.name in ladder.trends:
             first, last = (formats.compact(ladder.rungs[end].size) for end in (0, -1))
-            trend = real_minus(ladder.trends[arm.name].sentence(ladder.axis))
-            said.append(f"From {first} to {last} {ladder.axis}: {trend}.")
+            trend = ladder.trends[arm.name].sentence(ladder.axis, partial(_at_rung, ladder.axis))
+            said.append(f"From {first} to {last} {ladder.axis}: {real_minus(trend)}.")
     return said
 
 
-def _flips(arm: Arm) -> list[FactorFinding]:
-    """The nuisances that decide the sign of an arm's effect."""
-    factors = arm.dependence.factors if arm.dependence is not None else ()
-    return [factor for factor in factors if factor.word == "flips"]
-
-
-def _turned(flip: FactorFinding) -> str:
-    """`decided by initialization, better by 0.367 nats at normal (…), worse by 0.249 at fan_in`."""
-    effects = sorted(
-        ((level, flip.by_level[level]) for level in flip.levels), key=lambda at: at[1].mean
-    )
-    return f"decided by {flip.factor}, " + ", ".join(
-        f"{'better' if effect.mean < 0 else 'worse'} by {nats(abs(effect.mean))} nats at {level} "
-        f"({interval_text(effect)})"
-        for level, effect in effects
-    )
-
-
-def _begun(text: str) -> str:
-    """Every sentence of it with a capital."""
-    return ". ".join(part[:1].upper() + part[1:] for part in text.split(". "))
-
-
 def _interval(effect: Effect, result: StudyResult) -> str:
-    n, of = len(effect.differences), len(_judged_seeds(result))
+    n, of = len(effect.differences), len(judged_seeds(result))
     seeds = f"{n} of {of} seeds" if n < of else "one seed" if n == 1 else f"{n} seeds"
     if effect.low is None or effect.high is None:
-        return f"{seeds}, so no interval; exploratory: fewer than five seeds"
-    text = f"95 %: {nats(effect.low)} to {nats(effect.high)}, {seeds}"
+        # Of one seed it follows; else something more is open.
+        text = f"{seeds}, {'so ' if n == 1 else ''}no interval"
+        text += "" if n == 1 else f": {effect.no_interval}"
+    else:
+        ends = f"{nats(effect.low)} to {nats(effect.high)}"
+        text = f"{formats.level(effect.level)}: {ends}, {seeds}"
     return text + ("; exploratory: fewer than five seeds" if n < ENOUGH_SEEDS else "")
 
 
-def _why_none(arm: Arm, base: Arm) -> str:
-    if base.mean is None:
-        return f"no run of {clean(base.name)} finished"
-    if arm.mean is None:
-        return "none of its runs finished"
-    return f"no seed finished both here and in {clean(base.name)} at their best rates"
+def _undecided(arm: Arm, result: StudyResult) -> list[str]:
+    """Of an arm that has no verdict to say so: a placebo is no surer than its baseline."""
+    base, why = result.baseline, arm.undecided
+    if why is None and arm.role == "placebo" and base.undecided is not None:
+        why = f"{clean(base.name)}: {base.undecided}"
+    if arm.verdict is not None or why is None:
+        return []
+    provisional = ", so that these figures are provisional" if arm.mean is not None else ""
+    return [f"Undecided: {why}{provisional}."]
 
 
-def _chance(arm: Arm) -> list[str]:
-    """What a placebo is for: it changes nothing, so that its differences are chance."""
+def _chance(arm: Arm, result: StudyResult) -> list[str]:
+    """What a placebo is for: it changes nothing, so that its differences are chance.
+
+    Unless one of the two was not found at its best: then they are of the search as well.
+    """
     if arm.role != "placebo" or arm.effect is None:
         return []
+    base = result.baseline
+    if arm.undecided is not None or base.undecided is not None:
+        return []
+    if arm.chance is not None and arm.chance.warning is not None:
+        return [f"Nothing was changed here: {arm.chance.warning}."]
     largest = max(map(abs, arm.effect.differences.values()))
-    return [
-        "Nothing was changed here, so this is what chance alone gives: single seeds differ by up "
-        f"to {nats(largest)} nats."
-    ]
+    by = f"single seeds differ by up to {nats(largest)} nats" if largest else "no seed differs"
+    return [f"Nothing was changed here, so this is what chance alone gives: {by}."]
 
 
 def _left_out(arm: Arm, result: StudyResult) -> list[str]:
     if arm.effect is None or result.cells:
         return []
-    missing = len(_judged_seeds(result)) - len(arm.effect.differences)
+    missing = len(judged_seeds(result)) - len(arm.effect.differences)
     if missing <= 0:
         return []
     pairs = "One pair is" if missing == 1 else f"{missing} pairs are"
     return [f"{pairs} incomplete and left out, with nothing put in their place."]
 
 
-def _judged_seeds(result: StudyResult) -> Sequence[int]:
+def judged_seeds(result: StudyResult) -> Sequence[int]:
     """Those that effects are read from: not the ones that were looked at before."""
     return result.facts.judged_seeds or result.facts.seeds
 
 
-def _edge(arm: Arm) -> list[str]:
-    if arm.tuned_rate is not None or arm.edge is None or arm.best_rate is None:
-        return []
-    if len(arm.rates) < 2:
+def _edge(arm: Arm, result: StudyResult) -> list[str]:
+    """Of a fixed grid: a search goes on past an edge, and says where it could not."""
+    if result.facts.searched or arm.edge is None or arm.best_rate is None:
         return []
     return [
         f"Its best rate, {rate(arm.best_rate)}, is the {arm.edge} of the grid: a better one may "
@@ -255,23 +249,44 @@ def _edge(arm: Arm) -> list[str]:
     ]
 
 
-def _diverged(arm: Arm, base: Arm) -> str:
-    own = f"{arm.n_diverged} of {arm.n_runs} runs diverged"
-    if arm is base or not (arm.n_diverged or base.n_diverged):
-        return f"{own}."
-    return f"{own}, against {base.n_diverged} of {base.n_runs} of {clean(base.name)}."
-
-
-def _stops_learning(arm: Arm) -> list[str]:
-    """From which rate on an arm that can learn no longer does."""
-    margin = arm.margin
-    if margin is None or margin.stops_learning_from is None:
+def _diverged(arm: Arm, base: Arm) -> list[str]:
+    if not arm.n_runs:
         return []
-    first = float(f"{margin.best_rate * margin.stops_learning_from:.3g}")
+    own = f"{arm.n_diverged} of {arm.n_runs} runs diverged"
+    if arm is base or not base.n_runs or not (arm.n_diverged or base.n_diverged):
+        return [f"{own}."]
+    return [f"{own}, against {base.n_diverged} of {base.n_runs} of {clean(base.name)}."]
+
+
+def _stops_learning(arm: Arm, result: StudyResult) -> list[str]:
+    """From which rate on an arm that can learn no longer does, in all of its seeds or in some."""
+    failing = arm.margin.failing if arm.margin is not None else ()
+    if not failing:
+        return []
+    no_more = "no more than how often each token occurs"
+    if any(fate.n_failed < fate.n for fate in failing):
+        counts = [f"{fate.n_failed} of {fate.n} at {rate(fate.learning_rate)}" for fate in failing]
+        only_diverge = all(fate.n_failed == fate.n_diverged for fate in failing)
+        what = "diverge" if only_diverge else f"diverge or learn {no_more}"
+        return [f"Above its best rate some of its seeds {what}: {listed(counts)}."]
+    first = failing[0]
+    tried = ""
+    if first.n < len(result.facts.seeds):
+        tried = f", tried with {'one seed' if first.n == 1 else f'{first.n} seeds'},"
     return [
-        f"At {rate(first)} and every higher rate it diverges or learns no more than how often each "
-        "token occurs."
+        f"At {rate(first.learning_rate)} and every higher rate{tried} it diverges or learns "
+        f"{no_more}."
     ]
+
+
+def _insensitive(arm: Arm) -> list[str]:
+    """Seeds without a rate sensitivity, beside others that have one to speak for them."""
+    found = arm.sensitivity
+    if found is None or not 0 < found.n < found.n_seeds:
+        return []
+    without = f"{found.n_seeds - found.n} of {found.n_seeds} seeds"
+    few = "; too few are left for the arm's" if found.mean is None else ""
+    return [f"Without a rate sensitivity, as they learn at no rate of the grid: {without}{few}."]
 
 
 def _stalled(arm: Arm, result: StudyResult) -> list[str]:

@@ -62,9 +62,9 @@ def reproduction_page(outcomes: Sequence[Outcome], command: str) -> Page:
                 Section(
                     outcome.experiment.name,
                     outcome.experiment.title,
-                    (outcome.obtained.strip(), *outcome.found.notes),
-                    (table_of(outcome),),
-                    outcome.found.charts,
+                    paragraphs=(outcome.obtained.strip(), *outcome.found.notes),
+                    tables=(table_of(outcome),),
+                    charts=outcome.found.charts,
                 )
                 for outcome in outcomes
             ),

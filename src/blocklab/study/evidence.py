@@ -13,7 +13,7 @@ from blocklab.study.course import Course
 from blocklab.study.plan import Plan, PlannedRun
 from blocklab.study.rates import Tuned
 from blocklab.study.results import Arm, Effect
-from blocklab.study.statistics import Array, Estimate, block_bootstrap, spread
+from blocklab.study.statistics import Array, Estimate, block_bootstrap, mean, spread
 from blocklab.study.verdict import (
     ArmEvidence,
     Verdict,
@@ -21,6 +21,7 @@ from blocklab.study.verdict import (
     pairs,
     placebo,
     verdicts,
+    why_undecided,
 )
 
 WindowsOf: TypeAlias = Callable[[PlannedRun], tuple[Array, Array]]
@@ -97,20 +98,29 @@ def judged(
                 evidence[base], evidence[arm.name], plan.judging_seeds, plan.look.level
             )
         estimate = verdict.estimate if verdict else chance.estimate if chance else None
-        effect = arm.effect
-        if estimate is not None:
-            judged_pairs = pairs(
-                evidence[base].losses, evidence[arm.name].losses, plan.judging_seeds
-            )
-            effect = _widened(judged_pairs, estimate)
+        effect = None
+        if arm is not arms[0]:
+            effect = _effect(plan, evidence[base], evidence[arm.name], estimate)
         judged.append(replace(arm, verdict=verdict, chance=chance, effect=effect))
     return tuple(judged)
 
 
-def _widened(differences: Mapping[int, float], estimate: Estimate) -> Effect:
-    """The effect over the judging seeds, its interval with the slack of both arms."""
+def _effect(
+    plan: Plan, base: ArmEvidence, arm: ArmEvidence, estimate: Estimate | None
+) -> Effect | None:
+    """The effect over the judging seeds, its interval with the slack of both arms.
+
+    Without an estimate there is no interval: one of the seeds alone would leave out the slack.
+    """
+    differences = pairs(base.losses, arm.losses, plan.judging_seeds)
+    if not differences:
+        return None
     values = list(differences.values())
-    return Effect(differences, estimate.mean, spread(values), estimate.low, estimate.high)
+    if estimate is None:
+        why = "one seed" if len(values) < 2 else why_undecided(base, arm)
+        return Effect(differences, mean(values), spread(values), None, None, plan.look.level, why)
+    low, high = estimate.low, estimate.high
+    return Effect(differences, estimate.mean, spread(values), low, high, estimate.level)
 
 
 def _evaluation(
@@ -121,7 +131,7 @@ def _evaluation(
     plan: Plan,
 ) -> tuple[float, float] | None:
     """The interval that the choice of validation text leaves, over the complete pairs."""
-    if arm not in windows:
+    if arm not in windows or base not in windows:
         return None
     both = pairs(evidence[base].losses, evidence[arm].losses, plan.judging_seeds)
     if not both:
@@ -149,7 +159,8 @@ def tuned_windows(plan: Plan, way: Course, windows_of: WindowsOf) -> dict[int, t
 def merged_windows(cells: Sequence[Windows]) -> Windows:
     """Window losses averaged over cells, for the seeds that all have; none where windows differ.
 
-    A nuisance that changes the context cuts the text into other windows, if not into more.
+    A nuisance that changes the context cuts the text into other windows, if not into more. Each
+    arm is asked alone: one that diverged everywhere has no windows, and takes none from another.
     """
     if not cells:
         return {}
@@ -157,8 +168,8 @@ def merged_windows(cells: Sequence[Windows]) -> Windows:
     for arm in cells[0]:
         own = [cell[arm] for cell in cells]
         cuts = {tuple(n_targets) for by_seed in own for _, n_targets in by_seed.values()}
-        if len(cuts) != 1:
-            return {}
+        if len(cuts) > 1:
+            continue
         seeds = set.intersection(*(set(by_seed) for by_seed in own))
         merged[arm] = {
             seed: (

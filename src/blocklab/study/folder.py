@@ -10,8 +10,8 @@ from pathlib import Path
 
 import safetensors.numpy
 
-from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import locked, write_atomically
+from blocklab.errors import BlocklabError
+from blocklab.files import LOCK, alone_in, write_atomically
 from blocklab.record import Value, first_difference
 from blocklab.study.plan import PlannedRun
 from blocklab.study.plugins import copies_in, sources_of, write_copies
@@ -103,7 +103,7 @@ class StudyFolder:
         Raises BlocklabError naming the first path that differs when it holds another one.
         """
         if not self.study_file.exists():
-            if self.path.is_dir() and any(p.name != ".lock" for p in self.path.iterdir()):
+            if self.path.is_dir() and any(p.name != LOCK for p in self.path.iterdir()):
                 raise BlocklabError(f"{self.path}: is not empty and holds no study; give --out")
             return study
         held, circumstances = self.read()
@@ -269,15 +269,8 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes out while runs are trained here."""
-        with contextlib.ExitStack() as held:
-            try:
-                held.enter_context(locked(self.path / ".lock", wait=False))
-            except BlockingIOError:
-                raise BlocklabError(
-                    f"{self.path}: another blocklab is at work there; wait for it or give --out"
-                ) from None
-            except OSError as error:
-                raise RunFailed(f"{self.path}: cannot be written: {error.strerror}") from None
+        refusal = f"{self.path}: another blocklab is at work there; wait for it or give --out"
+        with alone_in(self.path, refusal):
             yield
 
 

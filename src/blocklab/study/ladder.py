@@ -5,7 +5,7 @@ never continued beyond them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,17 +54,22 @@ class Trend:
     """Nats for each factor e of size; None where a rung cannot be used."""
     rungs: tuple[Estimate | None, ...]
     """The effect at each size, smallest first; None where undecided or under two complete pairs."""
+    at: float | None = None
+    """Size of the rung that the reason is of; None where it is of the whole ladder."""
 
-    def sentence(self, axis: str = "size") -> str:
-        """The trend in words, figures in nats; `axis` names what grows."""
-        said = self.word if not self.reason else f"{self.word}: {self.reason}"
+    def sentence(
+        self, axis: str = "size", shown: Callable[[float], str] = "size {:g}".format
+    ) -> str:
+        """The trend in words, figures in nats; `axis` names what grows, `shown` one rung."""
+        where = "" if self.at is None else f"{shown(self.at)}: "
+        said = f"{self.word}: {where}{self.reason}" if self.reason else self.word
         if self.slope is None:
             return said
         # A tenfold size says more to a reader than a factor e.
         tenfold = self.slope.mean * math.log(10)
         low, high = self.slope.low * math.log(10), self.slope.high * math.log(10)
         return (
-            f"{said} ({tenfold:+.4f} for ten times the {axis}, "
+            f"{said} ({tenfold:+.4f} nats for ten times the {axis}, "
             f"{self.slope.level:.0%}: {low:+.4f} to {high:+.4f}; {self._ends()})"
         )
 
@@ -72,8 +77,8 @@ class Trend:
         first, last = self.rungs[0], self.rungs[-1]
         assert first is not None and last is not None
         return (
-            f"first {first.mean:+.4f}, {interval_text(first)}; "
-            f"last {last.mean:+.4f}, {interval_text(last)}"
+            f"first {first.mean:+.4f} nats, {interval_text(first)}; "
+            f"last {last.mean:+.4f} nats, {interval_text(last)}"
         )
 
 
@@ -105,9 +110,9 @@ def trend(
     word: TrendWord = "exploratory" if explores else "no trend resolved"
     for rung, effect in zip(ladder, effects, strict=True):
         if rung.undecided is not None:
-            return Trend(word, f"size {rung.size:g}: {rung.undecided}", None, effects)
+            return Trend(word, rung.undecided, None, effects, rung.size)
         if effect is None or not enough_pairs(effect.n, len(seeds)):
-            return Trend(word, f"size {rung.size:g}: too few complete pairs", None, effects)
+            return Trend(word, "too few complete pairs", None, effects, rung.size)
     known = [effect for effect in effects if effect is not None]
     slope = _slope(sizes, known, level)
     reason = ""

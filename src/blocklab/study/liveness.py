@@ -164,15 +164,6 @@ def _differences(arms: Sequence[PlannedArm]) -> Iterator[Difference]:
         yield replace(difference, idle=idle)
 
 
-def carried_over(cell: Plan, name: str) -> str:
-    """What an arm's changes of kind keep of the baseline without saying so, to end a sentence."""
-    baseline = cell.arms[0]
-    changes = next(arm.changes for arm in cell.arms if arm.name == name)
-    model = {path: value for path, value in changes.items() if not path.startswith("training.")}
-    kept = "; ".join(found.sentence for found in baseline.config.kept(model))
-    return f"; of the baseline's, {kept}" if kept else ""
-
-
 def _require_another_record(arm: PlannedArm, baseline: PlannedArm, name: str) -> None:
     if arm.config == baseline.config and arm.training == baseline.training:
         raise BlocklabError(

@@ -74,7 +74,7 @@ class FactorFinding:
                 return f"not shown to depend on {self.factor} (p = {self.p:.2g})"
 
     def _at(self, level: str) -> str:
-        return f"{self.by_level[level].mean:+.4f} at {level}"
+        return f"{self.by_level[level].mean:+.4f} nats at {level}"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class NuisanceFinding:
             return "no comparison over nuisances: too few complete pairs"
         read = self.n_cells - len(self.left_out)
         over = f"over {read} of {self.n_cells} cells" if self.left_out else "over cells"
-        said = [f"{self.headline.mean:+.4f} {over} ({interval_text(self.headline)})"]
+        said = [f"{self.headline.mean:+.4f} nats {over} ({interval_text(self.headline)})"]
         if self.exploratory:
             return f"exploratory: {said[0]}"
         if self.holds:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.layers import Layer
+from blocklab.model.overwritten import overwritten
 from blocklab.model.transformer import Transformer
 from blocklab.parts.contract import METHODS, in_a_line, is_ours, may_be_reworded
 from blocklab.parts.part import PartConfig
@@ -118,6 +119,19 @@ def _raised_in(
             found = path, module, name if name in METHODS[slot] else "forward"
         trace = trace.tb_next
     return found
+
+
+def overwritten_values(config: ModelConfig) -> Iterator[str]:
+    """Own parts whose constructor sets values that the initialization draws over; a sentence each.
+
+    Raises BlocklabError where a constructor fails.
+    """
+    for place, record, names in overwritten(config):
+        yield (
+            f"{place} '{record.kind}': {record.module.__name__} sets {', '.join(names)} in its "
+            f"constructor, and initialization '{config.initialization.kind}' draws other values "
+            f"over them; to keep them, name them in the class, as in keeps_values = {names!r}"
+        )
 
 
 def unnamed_writers(config: ModelConfig) -> Iterator[str]:

@@ -1,9 +1,7 @@
 """Files in which a user registers parts of their own, and what those import of the user's files."""
 
-import contextlib
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,8 +12,9 @@ from types import ModuleType
 from blocklab.errors import BlocklabError
 from blocklab.files import write_atomically
 from blocklab.model.config import ModelConfig
+from blocklab.own_file import imported_file, refusal
 from blocklab.parts.activation import ACTIVATIONS, Activation
-from blocklab.parts.contract import in_file, is_ours
+from blocklab.parts.contract import is_ours
 from blocklab.record import Record, Tagged
 from blocklab.study.plugin_sources import Imported, imported_by, is_own, top_names_in
 
@@ -37,8 +36,8 @@ class _Plugin:
 
     @property
     def fingerprint(self) -> str:
-        """Of all its sources; that of the file where it imports none of the user's own."""
-        digest = hashlib.blake2b(self.source, digest_size=8)
+        """Of all its sources, and of what is made of them here."""
+        digest = hashlib.blake2b(self.source, digest_size=8, salt=_CONTRACT)
         for file in self.imported:
             own = hashlib.blake2b(file.content).hexdigest()
             digest.update(f"\0{file.place}\0{own}".encode())
@@ -57,6 +56,9 @@ class _Plugin:
             Tagged._kinds.setdefault(slot, {})[kind] = record
         ACTIVATIONS.update(self.activations)
 
+
+_CONTRACT = b"2"
+"""Raised whenever parts of a user's own begin with other values, or are called otherwise."""
 
 _LOADED: dict[Path, _Plugin] = {}
 _LOADING: set[Path] = set()
@@ -214,18 +216,12 @@ def _import(path: Path, source: bytes) -> _Plugin:
             '__main__":'
         )
     name = f"blocklab_plugin_{path.stem}_{hashlib.blake2b(source, digest_size=8).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise BlocklabError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
     _forget(path)
     _search_last(path.parent)
     kinds, activations, before = _kinds(), dict(ACTIVATIONS), dict(sys.modules)
-    sys.modules[name] = module
     _LOADING.add(path)
     try:
-        with _no_bytecode():
-            spec.loader.exec_module(module)
+        imported_file(path, name)
         new = [n for n, m in sys.modules.items() if before.get(n) is not m and n != name]
         imported = imported_by(path, source, filter(is_own, new))
     except BaseException as error:
@@ -234,7 +230,7 @@ def _import(path: Path, source: bytes) -> _Plugin:
                 del sys.modules[new_name]
         if not isinstance(error, Exception | SystemExit):
             raise
-        raise BlocklabError(_refusal(path, error)) from error
+        raise refusal(path, error) from error
     finally:
         _LOADING.discard(path)
     loaded = {
@@ -288,26 +284,6 @@ def _search_last(folder: Path) -> None:
     if str(folder) not in sys.path:
         _FOLDERS.insert(0, str(folder))
     sys.path += _FOLDERS
-
-
-@contextlib.contextmanager
-def _no_bytecode() -> Iterator[None]:
-    """Leave nothing beside the user's files; of two edits in a second the first would be kept."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
-
-
-def _refusal(path: Path, error: BaseException) -> str:
-    if isinstance(error, BlocklabError):
-        said = str(error)
-        return said if said.startswith(str(path)) else f"{path}: {said}"
-    if isinstance(error, SystemExit):
-        return f'{path}: ends the process; put what a script does under if __name__ == "__main__":'
-    return f"{path}: {in_file(error, str(path))}"
 
 
 def _require_no_confusion(one: _Plugin, other: _Plugin) -> None:

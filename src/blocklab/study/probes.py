@@ -31,8 +31,7 @@ from blocklab.parts.residual import ResidualConfig
 from blocklab.streams import stream_seed
 from blocklab.study.own_faults import faults_named
 from blocklab.training.loss import next_token_loss
-from blocklab.training.optimizer import OptimizerConfig, checked_groups
-from blocklab.training.trainer import named_parameters
+from blocklab.training.optimizer import OptimizerConfig, checked_groups, named_parameters
 
 PROBE_SEED = 20_170_612
 PROBE_SEQUENCES = 2

@@ -12,11 +12,12 @@ from blocklab.study.cost import Cost
 from blocklab.study.interaction import Interaction
 from blocklab.study.ladder import Trend
 from blocklab.study.nuisances import NuisanceFinding
+from blocklab.study.rate_stability import Sensitivity, StableMargin
 from blocklab.study.rates import Losses
 from blocklab.study.statistics import Effect as Effect
 from blocklab.study.verdict import Placebo, Verdict
 from blocklab.training.inspection import Insides, Inspection
-from blocklab.training.stability import GradientNorms, Spikes, StableMargin
+from blocklab.training.stability import GradientNorms, Spikes
 
 Axis = Literal["tokens", "parameters"]
 """What grows from rung to rung of a ladder."""
@@ -108,6 +109,25 @@ class RatePoint:
 
 
 @dataclass(frozen=True)
+class Repeat:
+    """One run in half precision, and the same once more in float32."""
+
+    cell: str
+    """The setting of the nuisances; empty without any."""
+    half: float | None
+    """Final loss, nats; None where it diverged."""
+    full: float | None
+    """None where it diverged, or is not trained yet."""
+    trained: bool
+    """Whether the repeat is."""
+
+    @property
+    def difference(self) -> float | None:
+        """Half minus full, nats; None unless both ended well."""
+        return None if self.half is None or self.full is None else self.half - self.full
+
+
+@dataclass(frozen=True)
 class Arm:
     """One arm of the study: what it is, how it did at every rate, how it compares."""
 
@@ -128,7 +148,7 @@ class Arm:
     edge: Literal["lowest", "highest"] | None
     """Whether the best rate stands at an end of the grid, so that a better one may lie beyond."""
     mean: float | None
-    """Mean validation loss at the best rate."""
+    """Mean validation loss at the best rate, over the seeds that effects are read from."""
     spread: float | None
     n_diverged: int
     """Runs that diverged over the whole grid."""
@@ -153,15 +173,17 @@ class Arm:
     """How far below its reading the arm's true best loss may lie, nats."""
     undecided: str | None = None
     """Why its best rate was not found."""
-    sensitivity: float | None = None
-    """Mean over the grid of what a rate loses against the best, nats."""
+    sensitivity: Sensitivity | None = None
+    """Mean over the grid of what a rate loses against the best; None while no seed has it all."""
     margin: StableMargin | None = None
     spikes_per_thousand: float | None = None
     """Mean over the runs at the best rate; None where they are too short."""
     recall: float | None = None
     """Share of determined answers given: mean over the runs at the best rate."""
-    off_float32: float | None = None
-    """Loss of one run minus that of the same run in float32, nats, where that was asked for."""
+    searching: bool = False
+    """Whether the search for its best rate has not ended yet, so that no seed reports."""
+    repeats: tuple[Repeat, ...] = ()
+    """One run of each setting that is due once more in float32; empty where none is."""
 
     @property
     def known_slack(self) -> float:
@@ -184,6 +206,24 @@ class Text:
 
 
 @dataclass(frozen=True)
+class Scale:
+    """How large an arm is at one setting of the nuisances, and how long each of its runs is."""
+
+    n_parameters: int
+    d_model: int
+    n_layers: int
+    context_length: int
+    batch_size: int
+    """Sequences a step."""
+    steps: int
+
+    @property
+    def tokens(self) -> int:
+        """That one run is trained on."""
+        return self.steps * self.batch_size * self.context_length
+
+
+@dataclass(frozen=True)
 class Facts:
     """The circumstances of a study, which are part of its claim."""
 
@@ -199,13 +239,12 @@ class Facts:
     train_tokens: int
     validation_tokens: int
     """How many each final loss is the mean of."""
-    context_length: int
-    d_model: int
-    n_layers: int
-    batch_size: int
-    steps: int
+    scales: tuple[Scale, ...]
+    """Those that the arms have over all settings, each once and the baseline's first; the ladder
+    left out."""
     seeds: tuple[int, ...]
     learning_rates: tuple[float, ...]
+    """As the study states them; a search trains others."""
     match: str
     versions: Mapping[str, str]
     """blocklab, torch, python, device, dtype, threads …"""
@@ -217,7 +256,7 @@ class Facts:
     looks: tuple[int, ...] = ()
     """Seeds at each look that the study declares; the second is taken where something is open."""
     level: float = 0.95
-    """Of the intervals."""
+    """Of the intervals that effects will have."""
     judged_seeds: tuple[int, ...] = ()
     """Those that verdicts come from; empty means all."""
     n_missing: int = 0
@@ -251,7 +290,7 @@ class LadderResult:
     """By variant; empty while a rung is not finished."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class StudyResult:
     """Everything a report needs."""
 
@@ -264,6 +303,21 @@ class StudyResult:
     cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
     """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
     ladders: tuple[LadderResult, ...] = ()
+
+    @property
+    def level(self) -> float:
+        """Of the intervals of the arms' effects."""
+        own = (arm.effect.level for arm in self.arms if arm.effect is not None)
+        return next(own, self.facts.level)
+
+    def at_settings(self, name: str) -> tuple[Arm, ...]:
+        """The arm of this name at every setting of the nuisances; the one there is without any."""
+        settings = self.cells.values() or (self.arms,)
+        return tuple(arm for arms in settings for arm in arms if arm.name == name)
+
+    def __repr__(self) -> str:
+        question = self.facts.question
+        return f"StudyResult({question!r}, {len(self.arms)} arms, {len(self.runs):,} runs)"
 
     def in_cell(self, name: str) -> "StudyResult":
         """The result of one cell alone."""

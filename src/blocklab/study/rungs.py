@@ -55,5 +55,5 @@ def _rung(plan: Plan, size: float, arm: Arm, base: Arm) -> Rung:
         differences,
         slack_variant=arm.known_slack,
         slack_baseline=base.known_slack,
-        undecided=arm.undecided or base.undecided,
+        undecided=arm.undecided or (base.undecided and f"{base.name}: {base.undecided}"),
     )

@@ -11,6 +11,7 @@ from blocklab.data.dataset import Dataset, prepare, require_windows
 from blocklab.data.windows import ValidationWindows
 from blocklab.errors import BlocklabError
 from blocklab.record import with_changes
+from blocklab.study.carried_over import carried_over
 from blocklab.study.cost import counted, spent
 from blocklab.study.course import all_courses, missing_runs
 from blocklab.study.engines.cluster import RayCluster
@@ -19,8 +20,8 @@ from blocklab.study.engines.engine import Engine, Job, Progress, default_workers
 from blocklab.study.engines.pool import ProcessPool
 from blocklab.study.evidence import at_look
 from blocklab.study.folder import Circumstances, StudyFolder
-from blocklab.study.liveness import Difference, carried_over, require_differences
-from blocklab.study.own_faults import unnamed_writers
+from blocklab.study.liveness import Difference, require_differences
+from blocklab.study.own_faults import overwritten_values, unnamed_writers
 from blocklab.study.plan import Plan, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
 from blocklab.study.results import StudyResult, Text
@@ -89,8 +90,13 @@ def prepare_study(
     planned = plan(study, text, fingerprints)
     if say is not None:
         arms = [arm for part in planned.whole for arm in part.arms]
-        for line in dict.fromkeys(line for arm in arms for line in unnamed_writers(arm.config)):
-            say(line)
+        notes = (
+            note
+            for arm in arms
+            for note in (*unnamed_writers(arm.config), *overwritten_values(arm.config))
+        )
+        for note in dict.fromkeys(notes):
+            say(note)
     give_back_freed_memory()
     if "recall" in study.metrics:
         _require_answers(planned, dataset)

@@ -37,8 +37,12 @@ class Effect:
     mean: float
     spread: float | None
     low: float | None
-    """95 % interval of the mean by the paired t; None under two pairs."""
+    """Where the interval of the mean begins; None where there is none."""
     high: float | None
+    level: float
+    """Two-sided, of the interval."""
+    no_interval: str = ""
+    """Why there is none: one seed, or what the pairs leave open and no figure can say."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +117,9 @@ def paired_effect(
     values = list(differences.values())
     centre, s, n = mean(values), spread(values), len(values)
     if s is None:
-        return Effect(differences, centre, None, None, None)
+        return Effect(differences, centre, None, None, None, level, "one seed")
     low, high = interval(centre, s / math.sqrt(n), n - 1, level=level)
-    return Effect(differences, centre, s, float(low), float(high))
+    return Effect(differences, centre, s, float(low), float(high), level)
 
 
 def paired(

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import torch
 
+from blocklab.model.count import count
+from blocklab.study.across_cells import interactions, over_cells
 from blocklab.study.cost import Cost, cost_of
 from blocklab.study.course import Known, all_courses, courses
 from blocklab.study.evidence import at_look, tuned_windows
 from blocklab.study.folder import Circumstances, StudyFolder
-from blocklab.study.plan import Plan, PlannedRun, plan
+from blocklab.study.plan import Plan, PlannedArm, PlannedRun, plan
 from blocklab.study.plugins import load_plugins
-from blocklab.study.results import Arm, Facts, RungResult, RunResult, StudyResult
+from blocklab.study.results import Arm, Facts, RungResult, RunResult, Scale, StudyResult
 from blocklab.study.rungs import ladders
-from blocklab.study.summary import interactions, over_cells, summarised
+from blocklab.study.summary import summarised
 from blocklab.training.run import RunOutcome, finished
 
 
@@ -73,7 +75,7 @@ def collected(plan: Plan, circumstances: Circumstances, place: StudyFolder) -> S
         facts=_facts(plan, circumstances, len(asked) - len(done), cost_of(place.path)),
         arms=arms,
         runs=runs,
-        interactions=interactions(plan, arms),
+        interactions=interactions(plan, arms, cells),
         cells=cells if len(cells) > 1 else {},
         ladders=ladders(plan, arms, rungs, finished=len(done) == len(asked)),
     )
@@ -107,9 +109,22 @@ def _arms(
     return over_cells(plan, cells, windows), cells
 
 
+def _scale(arm: PlannedArm) -> Scale:
+    """Of one planned arm at its setting."""
+    config, training = arm.config, arm.training
+    return Scale(
+        n_parameters=count(config).total,
+        d_model=config.d_model,
+        n_layers=config.n_layers,
+        context_length=config.context_length,
+        batch_size=training.batch_size,
+        steps=training.n_steps(config.context_length) or 0,
+    )
+
+
 def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost | None) -> Facts:
     text = circumstances.text
-    study, baseline = plan.study, plan.arms[0]
+    study = plan.study
     swept = study.training.validation_tokens or text.validation_tokens
     numerics = plan.numerics
     return Facts(
@@ -122,11 +137,7 @@ def _facts(plan: Plan, circumstances: Circumstances, n_missing: int, cost: Cost 
         unigram_entropy=text.unigram_entropy,
         train_tokens=text.train_tokens,
         validation_tokens=min(swept, text.validation_tokens),
-        context_length=baseline.config.context_length,
-        d_model=baseline.config.d_model,
-        n_layers=baseline.config.n_layers,
-        batch_size=study.training.batch_size,
-        steps=study.training.n_steps(baseline.config.context_length) or 0,
+        scales=tuple(dict.fromkeys(map(_scale, plan.arms))),
         seeds=plan.seeds,
         learning_rates=study.training.learning_rates,
         match=study.match,

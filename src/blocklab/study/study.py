@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import Field, field_validator, model_validator
 
 from blocklab.data.dataset import DataConfig
@@ -15,7 +14,7 @@ from blocklab.record import Record, with_changes
 from blocklab.training.config import Recipe, TrainingConfig
 from blocklab.training.numerics import Numerics
 from blocklab.training.recall import answers_of
-from blocklab.yaml_file import read_yaml
+from blocklab.yaml_file import read_yaml, write_yaml
 
 PLACEBO = "placebo"
 
@@ -321,7 +320,7 @@ class Study(Record):
 
     def to_yaml(self) -> str:
         """The study as text, every field stated."""
-        return yaml.safe_dump(self.plain(), sort_keys=False, allow_unicode=True)
+        return write_yaml(self.plain())
 
     def at_budget(self, name: str) -> "Study":
         """The study with the changes of one of its budgets; `standard` is the study as written."""
@@ -331,6 +330,7 @@ class Study(Record):
         return with_changes(self, {**changes, "budget": name}, at=f"budgets.{name}")
 
     def known_budgets(self) -> list[str]:
+        """What `--budget` may be: standard, which is the study as it stands, and its own."""
         return sorted({"standard", *self.budgets})
 
     def with_settings(self, settings: Mapping[str, object]) -> "Study":

@@ -1,6 +1,5 @@
 """From finished runs to arms: the curve over rates, the best rate, the effect and its verdict."""
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -8,22 +7,24 @@ from typing import Literal
 
 from blocklab.model.count import count
 from blocklab.study.course import Course
-from blocklab.study.evidence import (
-    Windows,
-    WindowsOf,
-    evidence_of,
-    judged,
-    merged_windows,
-    tuned_windows,
-)
-from blocklab.study.interaction import Interaction, interaction
-from blocklab.study.nuisances import Cell, NuisanceFinding, nuisance_finding
+from blocklab.study.evidence import WindowsOf, evidence_of, judged, tuned_windows
 from blocklab.study.plan import Plan
-from blocklab.study.rates import search_grid
-from blocklab.study.results import IN_FLOAT32, SEARCH_SEED, Arm, RatePoint, RunResult, Text
+from blocklab.study.rate_stability import Sensitivity, sensitivity, stable_margin
+from blocklab.study.rates import Losses, search_grid
+from blocklab.study.results import (
+    IN_FLOAT32,
+    SEARCH_SEED,
+    Arm,
+    RatePoint,
+    Repeat,
+    RunResult,
+    Text,
+)
 from blocklab.study.statistics import mean, paired_effect, spread
-from blocklab.study.verdict import ArmEvidence, pairs
-from blocklab.training.stability import learning_rate_sensitivity, stable_margin, stalled
+from blocklab.training.stability import stalled
+
+UNFINISHED = "the study is not finished"
+"""Why an effect has no interval yet: how far each arm's own best may lie is not known."""
 
 
 def summarised(
@@ -35,92 +36,75 @@ def summarised(
         way.arm.name: [r for r in runs if r.arm == way.arm.name and (r.cell, r.rung) == here]
         for way in ways
     }
-    read = {way.arm.name: _losses(way, own[way.arm.name]) for way in ways}
+    read = {way.arm.name: _losses(plan, way, own[way.arm.name]) for way in ways}
     baseline = ways[0].arm.name
-    full = {r.arm: r for r in runs if (r.cell, r.rung) == (here[0], IN_FLOAT32) and not here[1]}
     arms = [_arm(plan, way, own[way.arm.name], read[way.arm.name], read[baseline]) for way in ways]
-    arms = [replace(arm, off_float32=_off(full.get(arm.name), own[arm.name])) for arm in arms]
-    if not plan.study.search or any(way.reading is None for way in ways):
+    arms = [replace(arm, repeats=_repeats(plan, arm, runs)) for arm in arms]
+    if not plan.study.search:
         return tuple(arms)
+    if any(way.reading is None for way in ways):
+        return tuple(without_interval(arm) for arm in arms)
     windows = {way.arm.name: tuned_windows(plan, way, windows_of) for way in ways}
     evidence = {way.arm.name: evidence_of(way) for way in ways}
     return judged(plan, arms, evidence, windows)
 
 
-def _off(full: RunResult | None, runs: Sequence[RunResult]) -> float | None:
-    """What half precision did to the run that was repeated in full."""
-    if full is None or full.validation_loss is None:
-        return None
-    for run in runs:
-        same = (run.seed, run.learning_rate) == (full.seed, full.learning_rate)
-        if same and run.validation_loss is not None:
-            return run.validation_loss - full.validation_loss
-    return None
+def without_interval(arm: Arm) -> Arm:
+    """The arm of an unfinished study; an interval of its effect would leave out the slack."""
+    if arm.effect is None:
+        return arm
+    return replace(arm, effect=replace(arm.effect, low=None, high=None, no_interval=UNFINISHED))
 
 
-def over_cells(
-    plan: Plan, cells: Mapping[str, tuple[Arm, ...]], windows: Sequence[Windows] = ()
-) -> tuple[Arm, ...]:
-    """The arms over all cells: effects averaged seed by seed, and on what they depend.
-
-    `windows` are each cell's losses window by window; without them no equivalence is claimed.
-    """
-    first = next(iter(cells.values()))
-    merged = [_merged([arms[i] for arms in cells.values()]) for i in range(len(first))]
-    if any(arm.tuned_rate is None for arms in cells.values() for arm in arms):
-        return tuple(merged)
-    evidence = {
-        arm.name: _merged_evidence([arms[i] for arms in cells.values()])
-        for i, arm in enumerate(merged)
-    }
-    merged = [_with_reading(arm, evidence[arm.name]) for arm in merged]
-    with_verdicts = judged(plan, merged, evidence, merged_windows(windows))
-    levels = [plan_of_cell.arms[0].levels for plan_of_cell in plan.cells]
-    return tuple(
-        replace(arm, dependence=_dependence(plan, i, arm, cells, levels))
-        if arm.role == "variant"
-        else arm
-        for i, arm in enumerate(with_verdicts)
-    )
-
-
-def interactions(plan: Plan, arms: Sequence[Arm]) -> dict[str, Interaction]:
-    """The 2×2s that the study asks for; none where an arm of one is not read yet."""
-    by_name = {arm.name: arm for arm in arms}
-    found = {}
-    for name, others in plan.study.interactions.items():
-        four = [arms[0], *(by_name[other] for other in others)]
-        if all(arm.read for arm in four):
-            neither, first, second, both = (_read_again(arm) for arm in four)
-            found[name] = interaction(neither, first, second, both, plan.judging_seeds)
-    return found
-
-
-def _read_again(arm: Arm) -> ArmEvidence:
-    slack = arm.slack if arm.slack is not None else math.inf
-    return ArmEvidence(arm.name, arm.read, slack, arm.undecided)
+def _repeats(plan: Plan, arm: Arm, runs: Sequence[RunResult]) -> tuple[Repeat, ...]:
+    """The run in half precision beside its repeat in full; empty where none is due."""
+    if not plan.repeats_in_float32 or not plan.study.search:
+        return ()
+    cell = plan.arms[0].cell
+    own = [run for run in runs if (run.arm, run.cell) == (arm.name, cell)]
+    full = next((run for run in own if run.rung == IN_FLOAT32), None)
+    if full is None:
+        return (Repeat(cell, half=None, full=None, trained=False),)
+    half = {(run.seed, run.learning_rate): run.validation_loss for run in own if not run.rung}
+    loss = half[full.seed, full.learning_rate]
+    return (Repeat(cell, loss, full.validation_loss, trained=True),)
 
 
 def rate_points(runs: Sequence[RunResult]) -> tuple[RatePoint, ...]:
-    """The curve of one arm over its learning rates, lowest first.
+    """The curve of one arm over its learning rates, lowest first."""
+    return tuple(_rate_point(rate, losses) for rate, losses in _by_rate(runs).items())
+
+
+def _by_rate(runs: Sequence[RunResult]) -> dict[float, Losses]:
+    """Final loss by rate, lowest first, and seed.
 
     At a rate that every seed was trained at the searching seed is left out: it chose the rate.
     """
-    points = []
+    found: dict[float, Losses] = {}
     for rate in sorted({run.learning_rate for run in runs}):
-        here = [run for run in runs if run.learning_rate == rate]
-        reporting = [run for run in here if run.seed != SEARCH_SEED]
-        points.append(_rate_point(rate, reporting or here))
-    return tuple(points)
+        here = {run.seed: run.validation_loss for run in runs if run.learning_rate == rate}
+        reporting = {seed: loss for seed, loss in here.items() if seed != SEARCH_SEED}
+        found[rate] = reporting or here
+    return found
 
 
 def best_rate(points: Sequence[RatePoint]) -> float | None:
-    """The rate with the lowest mean loss among those at which the fewest runs diverged."""
+    """The rate with the lowest mean loss among those at which the fewest runs diverged.
+
+    The mean is over the seeds that all of these have: what other seeds were spared, or lost,
+    would decide between rates.
+    """
     finite = [point for point in points if point.mean is not None]
     if not finite:
         return None
-    best = min(finite, key=lambda point: (point.n_diverged, point.mean))
-    return best.learning_rate
+    fewest = min(point.n_diverged for point in finite)
+    stable = [point for point in finite if point.n_diverged == fewest]
+    common = set.intersection(*(set(point.losses) for point in stable))
+    means = {
+        point.learning_rate: mean([point.losses[seed] for seed in common or point.losses])
+        for point in stable
+    }
+    return min(means, key=lambda rate: means[rate])
 
 
 def edge(points: Sequence[RatePoint], rate: float | None) -> Literal["lowest", "highest"] | None:
@@ -131,27 +115,28 @@ def edge(points: Sequence[RatePoint], rate: float | None) -> Literal["lowest", "
     return {rates[0]: "lowest", rates[-1]: "highest"}.get(rate)  # type: ignore[return-value]
 
 
-def _rate_point(rate: float, runs: Sequence[RunResult]) -> RatePoint:
-    losses = {run.seed: run.validation_loss for run in runs if run.validation_loss is not None}
-    values = list(losses.values())
+def _rate_point(rate: float, losses: Losses) -> RatePoint:
+    finite = {seed: loss for seed, loss in losses.items() if loss is not None}
+    values = list(finite.values())
     return RatePoint(
         learning_rate=rate,
-        losses=losses,
-        n_diverged=len(runs) - len(losses),
+        losses=finite,
+        n_diverged=len(losses) - len(finite),
         mean=mean(values) if values else None,
         spread=spread(values),
     )
 
 
-def _losses(way: Course, runs: Sequence[RunResult]) -> dict[int, float]:
-    """The arm's loss by seed: read at its tuned rate, or at the best rate of a fixed grid."""
+def _losses(plan: Plan, way: Course, runs: Sequence[RunResult]) -> dict[int, float]:
+    """The arm's loss by judging seed: at its tuned rate, or at the best rate of a fixed grid."""
     if way.reading is not None:
         read = way.reading.losses
     else:
         rate = best_rate(rate_points(runs))
         at_best = [run for run in runs if run.learning_rate == rate and run.seed != SEARCH_SEED]
         read = {run.seed: run.validation_loss for run in at_best}
-    return {seed: loss for seed, loss in read.items() if loss is not None}
+    found = {seed: read.get(seed) for seed in plan.judging_seeds}
+    return {seed: loss for seed, loss in found.items() if loss is not None}
 
 
 def _arm(
@@ -167,8 +152,6 @@ def _arm(
     at_best = [run for run in runs if run.learning_rate == rate and run.seed != SEARCH_SEED]
     values = list(losses.values())
     size = count(arm.config)
-    # A mean over the seeds that were left would make failing look like stability.
-    curve = {p.learning_rate: None if p.n_diverged else p.mean for p in points}
     grid = arm.training.learning_rates
     grid = search_grid(grid) if plan.study.search else grid
     spikes = [run.spikes.per_thousand for run in at_best if run.spikes is not None]
@@ -201,8 +184,9 @@ def _arm(
         tuned_rate=way.reading.learning_rate if way.reading is not None else None,
         slack=way.reading.slack if way.reading is not None else None,
         undecided=way.undecided,
+        searching=plan.study.search and not way.rates,
         sensitivity=_sensitivity(runs, grid, text, arm.config.rows),
-        margin=stable_margin(curve, text.unigram_entropy) if curve else None,
+        margin=stable_margin(_by_rate(runs), rate, text.unigram_entropy),
         spikes_per_thousand=mean(spikes) if spikes else None,
         recall=mean(recalls) if recalls else None,
     )
@@ -210,104 +194,13 @@ def _arm(
 
 def _sensitivity(
     runs: Sequence[RunResult], grid: Sequence[float], text: Text, vocab_size: int
-) -> float | None:
-    """Mean over the seeds that have run at every rate of the grid; None without any."""
+) -> Sensitivity | None:
+    """Over the seeds that have run at every rate of the grid; None without any."""
     by_seed: dict[int, dict[float, float | None]] = defaultdict(dict)
     for run in runs:
         by_seed[run.seed][run.learning_rate] = run.validation_loss
-    found = [
-        learning_rate_sensitivity(
-            curve, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy
-        )
-        for curve in by_seed.values()
-        if set(grid) <= set(curve)
-    ]
-    known = [value for value in found if value is not None]
-    return mean(known) if known else None
-
-
-def _merged(arms: Sequence[Arm]) -> Arm:
-    """One arm over its cells: losses and differences averaged seed by seed, runs counted."""
-    means = [arm.mean for arm in arms if arm.mean is not None]
-    effects = [arm.effect for arm in arms]
-    effect = None
-    if all(one is not None for one in effects):
-        by_cell = [one.differences for one in effects if one is not None]
-        seeds = set.intersection(*(set(d) for d in by_cell))
-        averaged = {seed: mean([d[seed] for d in by_cell]) for seed in sorted(seeds)}
-        effect = paired_effect(averaged, dict.fromkeys(averaged, 0.0))
-    return replace(
-        arms[0],
-        mean=mean(means) if len(means) == len(arms) else None,
-        spread=None,
-        n_diverged=sum(arm.n_diverged for arm in arms),
-        n_runs=sum(arm.n_runs for arm in arms),
-        n_stalled=sum(arm.n_stalled for arm in arms),
-        n_at_best=sum(arm.n_at_best for arm in arms),
-        effect=None if arms[0].role == "baseline" else effect,
-        verdict=None,
-        chance=None,
-        read={},
-        # What belongs to one setting stands with that setting.
-        rates=(),
-        best_rate=None,
-        tuned_rate=None,
-        edge=None,
-        sensitivity=None,
-        margin=None,
-        spikes_per_thousand=None,
-        recall=_mean_of_all([arm.recall for arm in arms]),
-        off_float32=_mean_of_all([arm.off_float32 for arm in arms]),
-    )
-
-
-def _mean_of_all(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return mean(known) if known and len(known) == len(values) else None
-
-
-def _with_reading(arm: Arm, evidence: ArmEvidence) -> Arm:
-    """What an arm was read at over all cells."""
-    return replace(arm, read=evidence.losses, slack=evidence.slack, undecided=evidence.undecided)
-
-
-def _merged_evidence(arms: Sequence[Arm]) -> ArmEvidence:
-    """Losses averaged over cells; a seed that diverged in one has none."""
-    why = "; ".join(arm.undecided for arm in arms if arm.undecided is not None)
-    slacks = [arm.slack if arm.slack is not None else math.inf for arm in arms]
-    by_cell = [arm.read for arm in arms]
-    seeds = sorted(set.union(*(set(losses) for losses in by_cell)))
-    averaged: dict[int, float | None] = {}
-    for seed in seeds:
-        here = [losses.get(seed) for losses in by_cell]
-        finite = [loss for loss in here if loss is not None]
-        averaged[seed] = mean(finite) if len(finite) == len(here) else None
-    return ArmEvidence(arms[0].name, averaged, mean(slacks), why or None)
-
-
-def _dependence(
-    plan: Plan,
-    index: int,
-    arm: Arm,
-    cells: Mapping[str, tuple[Arm, ...]],
-    levels: Sequence[Mapping[str, str]],
-) -> NuisanceFinding:
-    compared = []
-    for level, arms in zip(levels, cells.values(), strict=True):
-        here, base = arms[index], arms[0]
-        differences: dict[int, float | None] = dict.fromkeys(here.read)
-        differences |= pairs(base.read, here.read, plan.judging_seeds)
-        compared.append(
-            Cell(
-                levels=level,
-                differences=differences,
-                slack_variant=here.known_slack,
-                slack_baseline=base.known_slack,
-                undecided=here.undecided or base.undecided,
-            )
-        )
-    significant = arm.verdict is not None and arm.verdict.word in ("better", "worse")
-    return nuisance_finding(compared, plan.judging_seeds, significant)
+    whole = [curve for curve in by_seed.values() if set(grid) <= set(curve)]
+    return sensitivity(whole, grid, vocab_size=vocab_size, unigram_entropy=text.unigram_entropy)
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from blocklab.errors import BlocklabError
+from blocklab.study.divergence import Divergence, divergence_of
 from blocklab.study.looks import ONE_LOOK, Look
-from blocklab.study.rates import Losses, diverged
+from blocklab.study.rates import Losses
 from blocklab.study.statistics import (
     SIGNIFICANT,
     Estimate,
-    clopper_pearson,
     detectable_effect,
-    fisher,
     holm,
     mean,
     paired,
@@ -73,38 +72,7 @@ def require_slack(name: str, slack: float, undecided: str | None) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Divergence:
-    """In how many of the same seeds two arms diverged."""
-
-    count: int
-    baseline_count: int
-    n: int
-
-    @property
-    def p(self) -> float:
-        """Fisher's, two-sided."""
-        return fisher(self.count, self.n, self.baseline_count, self.n)
-
-    @property
-    def less_stable(self) -> bool:
-        return self.count > self.baseline_count and self.p < SIGNIFICANT
-
-    @property
-    def counts(self) -> str:
-        shares = [
-            f"{count} of {self.n} ({low:.0%} to {high:.0%})"
-            for count in (self.count, self.baseline_count)
-            for low, high in [clopper_pearson(count, self.n)]
-        ]
-        return f"diverged in {shares[0]} against {shares[1]}"
-
-    @property
-    def sentence(self) -> str:
-        return f"{self.counts}: less stable (p = {self.p:.2g})" if self.less_stable else self.counts
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """What may be claimed of one variant, and on what grounds."""
 
@@ -115,7 +83,7 @@ class Verdict:
     differences: Mapping[int, float]
     """The complete pairs, by seed."""
     estimate: Estimate | None
-    """None under two complete pairs."""
+    """None under two complete pairs, or where an arm is undecided."""
     earlier: Estimate | None
     """The first look's, where it is that look that p comes from."""
     p: float | None
@@ -129,6 +97,12 @@ class Verdict:
     delta: float
     resolution: float
     """The slack that the study meant to come down to, nats."""
+
+    def __repr__(self) -> str:
+        return f"Verdict({self.name}: {self.word})"
+
+    def __str__(self) -> str:
+        return self.sentence
 
     @property
     def sentence(self) -> str:
@@ -144,20 +118,20 @@ class Verdict:
             case "too few complete pairs":
                 return f"too few complete pairs: {len(self.differences)} of {self.n_planned}"
             case "exploratory":
-                return f"exploratory ({self.n_planned} seeds): {self._effect()}"
+                return f"exploratory ({n_seeds(self.n_planned)}): {self._effect()}"
             case "better" | "worse":
                 assert self.estimate is not None and self.p is not None
                 but = f", but by less than {self.delta:g}" if self.below_delta else ""
                 if self.earlier is not None:
-                    size = f"{abs(self.earlier.mean):.4f}, as the first look found"
+                    size = f"{abs(self.earlier.mean):.4f} nats, as the first look found"
                     found = interval_text(self.earlier)
                 else:
-                    size, found = f"{abs(self.estimate.mean):.4f}{but}", self._interval()
+                    size, found = f"{abs(self.estimate.mean):.4f} nats{but}", self._interval()
                 return f"{self.word} by {size} ({found}; p = {self.p:.2g})"
             case "equivalent":
-                return f"equivalent within {self.delta:g} ({self._interval()})"
+                return f"equivalent within {self.delta:g} nats ({self._interval()})"
             case "no difference found":
-                seen = f"{self.detectable:.4f} or more would have been seen"
+                seen = f"{self.detectable:.4f} nats or more would have been seen"
                 return f"no difference found ({self._interval()}; {seen})"
 
     def _remarks(self) -> list[str]:
@@ -170,7 +144,7 @@ class Verdict:
         if self.estimate is not None and self.word != "undecided":
             slack = self.estimate.slack
             if slack > self.resolution:
-                remarks.append(f"nothing below the slack of {slack:.4f} is resolved")
+                remarks.append(f"nothing below the slack of {slack:.4f} nats is resolved")
         if self.word != "unstable" and (self.divergence.count or self.divergence.baseline_count):
             explores = self.word == "exploratory"
             remarks.append(self.divergence.counts if explores else self.divergence.sentence)
@@ -178,9 +152,9 @@ class Verdict:
 
     def _effect(self) -> str:
         if self.estimate is not None:
-            return f"{self.estimate.mean:+.4f} ({interval_text(self.estimate)})"
+            return f"{self.estimate.mean:+.4f} nats ({interval_text(self.estimate)})"
         if self.differences:
-            return f"{mean(list(self.differences.values())):+.4f}"
+            return f"{mean(list(self.differences.values())):+.4f} nats"
         return "no complete pair"
 
     def _interval(self) -> str:
@@ -229,13 +203,15 @@ class Placebo:
     estimate: Estimate | None
     warning: str | None
     """Set below p = 0.01, unadjusted; it gates nothing."""
+    reason: str = ""
+    """Why there is no estimate; empty where there is one."""
 
     @property
     def sentence(self) -> str:
         if self.estimate is None:
-            return "placebo: no two complete pairs"
+            return f"placebo: {self.reason}"
         one = self.estimate
-        said = f"placebo: {one.mean:+.4f} ({interval_text(one)}; p = {one.p:.2g})"
+        said = f"placebo: {one.mean:+.4f} nats ({interval_text(one)}; p = {one.p:.2g})"
         return said if self.warning is None else f"{said}: {self.warning}"
 
 
@@ -244,7 +220,9 @@ def placebo(
 ) -> Placebo:
     """The placebo's effect over the planned seeds, outside the family and without a verdict."""
     effect = _estimate(baseline, arm, pairs(baseline.losses, arm.losses, seeds), level)
-    return Placebo(effect, None if effect is None else placebo_warning(effect.p))
+    if effect is None:
+        return Placebo(None, None, why_undecided(baseline, arm) or "no two complete pairs")
+    return Placebo(effect, placebo_warning(effect.p))
 
 
 def pairs(baseline: Losses, arm: Losses, seeds: Sequence[int]) -> dict[int, float]:
@@ -257,10 +235,22 @@ def pairs(baseline: Losses, arm: Losses, seeds: Sequence[int]) -> dict[int, floa
     return differences
 
 
+def why_undecided(baseline: ArmEvidence, arm: ArmEvidence) -> str:
+    """Why nothing may be claimed of an arm against the baseline; empty where something may."""
+    if arm.undecided is not None or baseline.undecided is None:
+        return arm.undecided or ""
+    return f"{baseline.name}: {baseline.undecided}"
+
+
 def enough_pairs(n_complete: int, n_planned: int) -> bool:
     """Whether at least 0.8 of the planned pairs are complete, and at least two."""
     share, whole = COMPLETE_SHARE
     return n_complete >= 2 and whole * n_complete >= share * n_planned
+
+
+def n_seeds(n: int) -> str:
+    """A number of seeds as sentences show it."""
+    return f"{n} seed" if n == 1 else f"{n} seeds"
 
 
 def interval_text(estimate: Estimate) -> str:
@@ -290,7 +280,7 @@ def _compared(
     baseline: ArmEvidence, variant: ArmEvidence, seeds: Sequence[int], look: Look
 ) -> _Comparison:
     differences = pairs(baseline.losses, variant.losses, seeds)
-    divergence = _divergence(baseline.losses, variant.losses, seeds)
+    divergence = divergence_of(baseline.losses, variant.losses, seeds)
     effect = _estimate(baseline, variant, differences, look.level)
     stopped = _before_testing(baseline, variant, len(differences), divergence, len(seeds))
     p, tested = math.nan, effect
@@ -306,14 +296,12 @@ def _before_testing(
     divergence: Divergence,
     n_planned: int,
 ) -> tuple[Word, str] | None:
-    undecided = variant.undecided or ""
-    if baseline.undecided is not None:
-        undecided = undecided or f"{baseline.name}: {baseline.undecided}"
+    undecided = why_undecided(baseline, variant)
     if n_planned < FEWEST_SEEDS:
         return "exploratory", undecided
     if undecided:
         return "undecided", undecided
-    if divergence.count > divergence.baseline_count:
+    if divergence.in_more_seeds:
         return "unstable", ""
     if not enough_pairs(n_complete, n_planned):
         return "too few complete pairs", ""
@@ -367,30 +355,20 @@ def _judged(one: _Comparison, p: float, delta: float) -> tuple[Word, str]:
     if p < SIGNIFICANT and not one.tested.within_slack:
         return ("better" if one.tested.mean < 0 else "worse"), ""
     if not one.estimate.inside(delta):
-        within = f"the difference is within the slack of {one.estimate.slack:.4f}"
+        within = f"the difference is within the slack of {one.estimate.slack:.4f} nats"
         return "no difference found", within if p < SIGNIFICANT else ""
     if one.variant.evaluation is None:
         return "no difference found", "the evaluation's own interval is not known"
     low, high = one.variant.evaluation
     if -delta < low and high < delta:
         return "equivalent", ""
-    return "no difference found", f"the validation text leaves {low:+.4f} to {high:+.4f} open"
-
-
-def _divergence(baseline: Losses, variant: Losses, seeds: Sequence[int]) -> Divergence:
-    """Over the seeds that both arms were trained with."""
-    both = [seed for seed in seeds if seed in variant and seed in baseline]
-    return Divergence(
-        count=sum(diverged(variant[seed]) for seed in both),
-        baseline_count=sum(diverged(baseline[seed]) for seed in both),
-        n=len(both),
-    )
+    return "no difference found", f"the validation text leaves {low:+.4f} to {high:+.4f} nats open"
 
 
 def _estimate(
     baseline: ArmEvidence, arm: ArmEvidence, differences: Mapping[int, float], level: float
 ) -> Estimate | None:
-    """None under two pairs, or where the slack of an arm is not known."""
-    if len(differences) < 2 or not math.isfinite(arm.slack + baseline.slack):
+    """None under two pairs, or where an arm is undecided: its slack is then not bounded."""
+    if len(differences) < 2 or why_undecided(baseline, arm):
         return None
     return paired(list(differences.values()), arm.slack, baseline.slack, level)

@@ -1,1 +1,1 @@
-"""One training: its steps, its numerics, what it observes, and a run that can be stopped anywhere."""
+"""One training: its steps, its numerics, what it observes; a run that can be stopped anywhere."""

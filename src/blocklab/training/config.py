@@ -19,7 +19,8 @@ class Recipe(Record):
     batch_size: int = Field(16, gt=0)
     """Windows of context_length tokens a step."""
     accumulation: int = Field(1, gt=0)
-    """Micro-batches a step is computed in; the result is that of one batch."""
+    """Micro-batches a step is computed in; the result is that of one batch, but for what dropout
+    drops. With experts in balance each takes a second pass forward, ahead of the others."""
     clip: float | None = Field(1.0, gt=0)
     """Largest norm of the whole gradient; null never clips."""
     optimizer: SerializeAsAny[OptimizerConfig] = Field(default_factory=AdamW)
@@ -29,8 +30,9 @@ class Recipe(Record):
     inspect_every: int | None = Field(20, gt=0)
     """Steps between looks into the model, the first step among them: gradient norm and update of
     every block, size and sameness of the stream, attention's largest logit; null never looks."""
-    validation_tokens: int | None = Field(None, gt=0)
-    """How much of the validation part is swept, from its start; null sweeps all of it."""
+    validation_tokens: int | None = Field(None, ge=2)
+    """How much of the validation part is swept, from its start, the first token being read only;
+    null sweeps all of it."""
 
     @model_validator(mode="after")
     def _says_one_length(self) -> Self:

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor
 
 from blocklab.data.cache import digest, read_json, writable_cache, write_json
+from blocklab.dtypes import stored_name
 from blocklab.model.config import ModelConfig
 from blocklab.model.count import count
 from blocklab.record import Record
@@ -55,7 +56,7 @@ class Numerics(Record):
 
     device: str = PROCESSOR
     """The processor, or an accelerator: cuda, mps …"""
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Annotated[Literal["float32", "bfloat16"], BeforeValidator(stored_name)] = "float32"
     """Of the matrix products in training; all else, and every evaluation, is float32."""
     compile: bool = False
     """Whether the blocks are compiled for training, those of our own with our own attention. Every

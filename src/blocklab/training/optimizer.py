@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError, nearest
+from blocklab.model.transformer import Transformer
 from blocklab.record import Tagged
 from blocklab.training.spread import is_spread, part_here, placed_like, total_norm, whole
 from blocklab.training.update_rules import (
@@ -46,6 +47,12 @@ class NamedParameter:
     def is_matrix(self) -> bool:
         """Whether weight decay is meant for it: never a norm's gain, never a bias."""
         return self.role in MATRIX_ROLES or (self.role == "other" and self.parameter.ndim >= 2)
+
+
+def named_parameters(model: Transformer) -> list[NamedParameter]:
+    """Every distinct parameter with its path and role, in module order."""
+    specs = model.config.parameters()
+    return [NamedParameter(path, specs[path].role, p) for path, p in model.named_parameters()]
 
 
 class GroupSummary(NamedTuple):

@@ -10,6 +10,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -17,18 +18,17 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from blocklab.data.corpora import place_of
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
-from blocklab.files import make_folder, write_atomically
+from blocklab.files import write_atomically
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
-from blocklab.record import first_difference
 from blocklab.training.checkpoint import (
     METRICS,
     JsonObject,
     MetricsFile,
     load_checkpoint,
-    read_metrics,
     remove_checkpoints,
     save_checkpoint,
 )
@@ -39,6 +39,16 @@ from blocklab.training.numerics import Numerics
 from blocklab.training.observed import Divergence, Evaluation, StepMetrics
 from blocklab.training.ranks import ALONE, Alone
 from blocklab.training.recall import answers_of, recall
+from blocklab.training.run_folder import (
+    RECORD,
+    finished,
+    finished_run,
+    held_unless_finished,
+    require_nobody_training,
+    require_same,
+    rows_of,
+    stopped_run,
+)
 from blocklab.training.run_record import RESULTS, RunOutcome, RunSpec
 from blocklab.training.spread import placed_like, whole
 from blocklab.training.stability import (
@@ -71,6 +81,7 @@ def train_run(
     *,
     start: Transformer | None = None,
     ranks: Alone = ALONE,
+    keep: Callable[[Path], object] = lambda folder: None,
     on_begin: Callable[[Trainer], None] | None = None,
     on_step: OnStep | None = None,
     should_stop: Callable[[], bool] = lambda: False,
@@ -79,20 +90,53 @@ def train_run(
     """Train `spec` in `folder`, from its last checkpoint if there is one.
 
     `start` holds the weights that `spec.weights` is the fingerprint of. Where the model is spread
-    over `ranks`, all of them call this, and rank 0 keeps the folder. A finished folder is read, not
-    trained again. Raises Stopped when `should_stop` says so to any of them, after saving; RunFailed
-    when the disk fails; BlocklabError when the folder holds another run.
+    over `ranks`, all of them call this, and rank 0 keeps the folder, alone in it until the end.
+    `keep` adds to the folder what else belongs to the run, once what was there is known to be of
+    this one. A finished folder is read, not trained again. Raises Stopped when `should_stop` says
+    so to any of them, after saving; RunFailed when the disk fails; BlocklabError when the folder
+    holds another run, or another process trains in it.
     """
     if ranks.told(lambda: spec.id) != spec.id:
         raise BlocklabError(
             f"{folder}: the processes do not train the same run; give all machines the same text, "
             "model, torch and plugins"
         )
-    done = ranks.told(partial(finished, folder))
+    done = ranks.told(partial(finished_run, spec, folder))
     if done is not None:
         return done
     usable_device(spec.numerics.device)
-    ranks.told(partial(make_folder, folder))
+    with ExitStack() as held:
+        done = ranks.told(partial(held_unless_finished, spec, folder, held))
+        if done is not None:
+            return done
+        return _trained(
+            spec,
+            folder,
+            dataset,
+            start=start,
+            ranks=ranks,
+            keep=keep,
+            on_begin=on_begin,
+            on_step=on_step,
+            should_stop=should_stop,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+
+
+def _trained(
+    spec: RunSpec,
+    folder: Path,
+    dataset: Dataset,
+    *,
+    start: Transformer | None,
+    ranks: Alone,
+    keep: Callable[[Path], object],
+    on_begin: Callable[[Trainer], None] | None,
+    on_step: OnStep | None,
+    should_stop: Callable[[], bool],
+    checkpoint_seconds: float,
+) -> RunOutcome:
+    """Train in a folder in which nobody else is."""
     start_measuring_memory(spec.numerics.device)
     trainer = Trainer(
         spec.model,
@@ -107,9 +151,11 @@ def train_run(
     if total is None:
         raise BlocklabError("how long? give training.steps or training.tokens")
     _begin(trainer, spec, start)
-    _resume(trainer, spec, folder)
+    lies_at = _resume(trainer, spec, folder) or place_of(spec.data.corpus)
+    ranks.told(partial(keep, folder))
     metrics = MetricsFile(folder / METRICS)
     ranks.told(partial(metrics.truncate_to, trainer.steps_done))
+    ranks.told(partial(rows_of, folder, trainer.steps_done))
     if on_begin is not None:
         on_begin(trainer)
     saved_at = time.monotonic()
@@ -128,23 +174,12 @@ def train_run(
         stop, due = ranks.any(should_stop(), due)
         if stop or due:
             ranks.told(metrics.flush)
-            _save(trainer, spec, folder)
+            _save(trainer, spec, folder, lies_at)
             saved_at = time.monotonic()
         if stop:
             raise Stopped
     ranks.told(metrics.flush)
-    return _finish(trainer, spec, folder, dataset)
-
-
-def finished(folder: Path) -> RunOutcome | None:
-    """The outcome of a finished run, or None while there is none."""
-    path = folder / "run.json"
-    if not path.exists():
-        return None
-    try:
-        return RunOutcome.read(json.loads(path.read_text(encoding="utf-8"))["outcome"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
+    return _finish(trainer, spec, folder, dataset, lies_at)
 
 
 def require_fitting(config: ModelConfig, start: Transformer) -> None:
@@ -174,24 +209,8 @@ def _put(trainer: Trainer, weights: Mapping[str, Tensor]) -> None:
         tensor.copy_(placed_like(weights[path], tensor))
 
 
-def stopped_numerics(folder: Path, processes: int = 1) -> Numerics | None:
-    """What a stopped run computed in, for whoever goes on with it; None where none is stopped.
-
-    Raises BlocklabError where that run was spread over another number of processes.
-    """
-    checkpoint = load_checkpoint(folder)
-    if checkpoint is None:
-        return None
-    before = checkpoint.state.get("processes", 1)
-    if before != processes:
-        raise BlocklabError(
-            f"{folder}: the stopped run is spread over {before} processes, these are {processes}; "
-            "it goes on with as many, for they decide its last digits"
-        )
-    return Numerics.parse(checkpoint.state["numerics"])
-
-
-def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
+def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> Path | None:
+    """Take up the run where it was saved; says where its text lay then, if that is there still."""
     ranks = trainer.ranks
     found: dict[str, Tensor] = {}  # where the folder is
 
@@ -199,14 +218,13 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
         checkpoint = load_checkpoint(folder)
         if checkpoint is None:
             return None
-        if checkpoint.state["id"] != spec.id:
-            raise BlocklabError(f"{folder}: {_what_differs(checkpoint.state, spec)}")
+        require_same(folder, "stopped", checkpoint.state, spec)
         found.update(checkpoint.tensors)
         return checkpoint.step, checkpoint.state, list(found)
 
     saved = ranks.told(known)
     if saved is None:
-        return
+        return None
     step, state, names = saved
     groups: dict[str, list[str]] = {"model": [], "optimizer": []}
     for name in names:
@@ -222,22 +240,11 @@ def _resume(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
     trainer.train_seconds = state["train_seconds"]
     trainer.inspect_seconds = state["inspect_seconds"]
     trainer.compile_seconds = state.get("compile_seconds", 0.0)
+    lies_at = state.get("text_lies_at")
+    return Path(lies_at) if lies_at is not None and Path(lies_at).exists() else None
 
 
-def _what_differs(state: JsonObject, spec: RunSpec) -> str:
-    """In a sentence, between a stopped run and the one that was asked for."""
-    found = first_difference(state["spec"], spec.plain()) if "spec" in state else None
-    if found is None:
-        return "holds a checkpoint of another run; choose another folder"
-    path, there, here = found
-    path = path.removeprefix("model.")
-    return (
-        f"holds a stopped run of another recipe: {path} is {there!r} there and {here!r} here; ask "
-        "for the same, or choose another folder"
-    )
-
-
-def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
+def _save(trainer: Trainer, spec: RunSpec, folder: Path, lies_at: Path | None) -> None:
     tensors: dict[str, Tensor] = {}
     for group, named in (
         ("model", state_of(trainer.model)),
@@ -252,6 +259,7 @@ def _save(trainer: Trainer, spec: RunSpec, folder: Path) -> None:
         "compile_seconds": trainer.compile_seconds,
         "numerics": spec.numerics.plain(),
         "processes": spec.processes,
+        "text_lies_at": str(lies_at) if lies_at else None,
     }
     kept = _for_the_folder(trainer.ranks, tensors)
     trainer.ranks.told(partial(save_checkpoint, folder, trainer.steps_done, kept, state))
@@ -267,9 +275,11 @@ def _for_the_folder(ranks: Alone, tensors: Mapping[str, Tensor]) -> dict[str, Te
     return kept
 
 
-def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> RunOutcome:
+def _finish(
+    trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset, lies_at: Path | None
+) -> RunOutcome:
     ranks = trainer.ranks
-    rows = ranks.told(partial(read_metrics, folder / METRICS))
+    rows = ranks.told(partial(rows_of, folder, trainer.steps_done))
     losses = [row["train_loss"] for row in rows]
     evaluation = trainer.evaluation() if trainer.diverged is None else None
     validation = evaluation.mean if evaluation is not None else math.nan
@@ -303,7 +313,7 @@ def _finish(trainer: Trainer, spec: RunSpec, folder: Path, dataset: Dataset) -> 
         ),
     )
     kept = _for_the_folder(ranks, state_of(trainer.model))
-    ranks.told(partial(_write_finished, folder, spec, outcome, kept, evaluation))
+    ranks.told(partial(_write_finished, folder, spec, outcome, kept, evaluation, lies_at))
     return outcome
 
 
@@ -313,13 +323,20 @@ def _write_finished(
     outcome: RunOutcome,
     tensors: Mapping[str, Tensor],
     evaluation: Evaluation | None,
+    lies_at: Path | None,
 ) -> None:
     write_tensors(folder / "model.safetensors", tensors)
     if evaluation is not None:
         windows = {"losses": evaluation.losses, "n_targets": evaluation.n_targets}
         write_tensors(folder / WINDOWS, windows)
-    record = {"id": spec.id, "spec": spec.plain(), "outcome": asdict(outcome)}
-    write_atomically(folder / "run.json", json.dumps(record, indent=1).encode())
+    # Where the text lay decides nothing, so it is no part of the record that the id is made from.
+    record = {
+        "id": spec.id,
+        "spec": spec.plain(),
+        "outcome": asdict(outcome),
+        "text_lies_at": str(lies_at) if lies_at else None,
+    }
+    write_atomically(folder / RECORD, json.dumps(record, indent=1).encode())
     remove_checkpoints(folder)
 
 
@@ -347,5 +364,7 @@ __all__ = [
     "StepMetrics",
     "Stopped",
     "finished",
+    "require_nobody_training",
+    "stopped_run",
     "train_run",
 ]

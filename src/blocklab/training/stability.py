@@ -5,7 +5,7 @@ looks into a model (see `measures`) and nothing folds stability into the loss.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -183,47 +183,6 @@ def learning_rate_sensitivity(
     return math.fsum(lost) / len(lost)
 
 
-@dataclass(frozen=True)
-class StableMargin:
-    """How far above its best learning rate a model still trains, as factors on that rate."""
-
-    best_rate: float
-    diverges_from: float | None
-    """The smallest factor from which every higher rate diverges; None when none did."""
-    stops_learning_from: float | None
-    """The smallest from which every higher rate diverges or fails to get below the unigram
-    entropy; None when the highest still learnt. A model that stalls never diverges."""
-    tried_up_to: float
-    """The highest factor there is a run for."""
-
-    @property
-    def words(self) -> str:
-        """`×10`, or `≥ ×10` when nothing diverged up to there."""
-        if self.diverges_from is None:
-            return f"≥ ×{self.tried_up_to:.3g}"
-        return f"×{self.diverges_from:.3g}"
-
-
-def stable_margin(curve: Curve, unigram_entropy: float) -> StableMargin | None:
-    """The smallest rate above the best from which every higher one diverges, over the best.
-
-    None when the model learnt at no rate: without a best rate there is no margin, and one that
-    stays at chance everywhere, diverging nowhere, is not stable.
-    """
-    best = best_rate(curve, unigram_entropy)
-    if best is None:
-        return None
-    above = sorted(rate for rate in curve if rate > best)
-    diverged = _tail(above, lambda rate: not _finite(curve[rate]))
-    failed = _tail(above, lambda rate: not learnt(curve[rate], unigram_entropy))
-    return StableMargin(
-        best_rate=best,
-        diverges_from=diverged[0] / best if diverged else None,
-        stops_learning_from=failed[0] / best if failed else None,
-        tried_up_to=max(curve) / best,
-    )
-
-
 def best_rate(curve: Curve, unigram_entropy: float) -> float | None:
     """The rate with the lowest final loss; None when the model learnt at none."""
     losses = {rate: loss for rate, loss in curve.items() if loss is not None}
@@ -295,14 +254,6 @@ def summarised_norms(norms: Sequence[float | None], clip: float | None) -> Gradi
         clipped=None if clip is None else float(np.mean(finite > clip)),
         not_finite=len(norms) - len(finite),
     )
-
-
-def _tail(rates: Sequence[float], fails: Callable[[float], bool]) -> list[float]:
-    """The longest end of `rates` that fails throughout."""
-    kept = len(rates)
-    while kept and fails(rates[kept - 1]):
-        kept -= 1
-    return list(rates[kept:])
 
 
 def _finite(value: float | None) -> bool:

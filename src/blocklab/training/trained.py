@@ -10,16 +10,16 @@ import safetensors.torch
 import torch
 
 from blocklab.data.cache import default_cache
-from blocklab.data.dataset import DataConfig
 from blocklab.data.prepared import Dataset
 from blocklab.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
-from blocklab.training.run import RunSpec
+from blocklab.training.run_folder import RECORD
+from blocklab.training.run_record import RunSpec
 from blocklab.training.state import state_of
 
-RECORD, WEIGHTS, TOKENIZER = "run.json", "model.safetensors", "tokenizer.json"
+WEIGHTS, TOKENIZER = "model.safetensors", "tokenizer.json"
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,11 +47,6 @@ def run_spec(folder: Path) -> RunSpec:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BlocklabError(f"{path}: not a run's record ({error})") from None
     return RunSpec.parse(stored, at=f"{path}: spec")
-
-
-def trained_on(model: str) -> DataConfig | None:
-    """The text of the run that `model` names; None where it names none."""
-    return run_spec(Path(model)).data if is_run(Path(model)) else None
 
 
 def trained_config(folder: Path) -> ModelConfig:
@@ -92,7 +87,7 @@ def load_trained(folder: Path) -> TrainedModel:
                 f"expected {tuple(tensor.shape)}"
             )
         tensor.data.copy_(tensors[name])
-    return TrainedModel(model.eval(), _tokenizer(folder, spec), spec)
+    return TrainedModel(model.eval(), run_tokenizer(folder, spec), spec)
 
 
 def weights_fingerprint(model: Transformer) -> str:
@@ -105,7 +100,8 @@ def weights_fingerprint(model: Transformer) -> str:
     return found.hexdigest()
 
 
-def _tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
+def run_tokenizer(folder: Path, spec: RunSpec) -> Tokenizer | None:
+    """What a run's text was cut by; None where neither cache, folder nor name has it any more."""
     prepared = default_cache() / "datasets" / spec.data_fingerprint
     if (prepared / "dataset.json").is_file():
         return Dataset.open(prepared).tokenizer

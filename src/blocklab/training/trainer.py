@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -18,14 +17,16 @@ from torch import Tensor
 from blocklab.data.dataset import Dataset, require_windows
 from blocklab.data.windows import IGNORED, TrainingWindows, ValidationWindows
 from blocklab.errors import BlocklabError
+from blocklab.expected import require
 from blocklab.model.compiled_blocks import compiled
 from blocklab.model.compiling import for_every_model
 from blocklab.model.config import ModelConfig
 from blocklab.model.evaluation import evaluating
 from blocklab.model.transformer import Transformer
-from blocklab.parts.experts import watched_routing, weighted_balancing_loss
+from blocklab.parts.experts import Routing, watched_routing
 from blocklab.record import with_changes
 from blocklab.streams import stream_seed
+from blocklab.training.balance import balance_of_part, balances, buffers_kept, chosen_by_all
 from blocklab.training.config import TrainingConfig
 from blocklab.training.devices import (
     PROCESSOR,
@@ -34,22 +35,22 @@ from blocklab.training.devices import (
     usable_device,
     wait_for,
 )
+from blocklab.training.divergence import bad_gradient, bad_parameter
 from blocklab.training.loss import Loss, next_token_loss
 from blocklab.training.measures import StepInspection
 from blocklab.training.memory import keep_freed_memory
 from blocklab.training.numerics import Numerics, SecondsOf, chosen, using_threads
 from blocklab.training.observed import Divergence, Evaluation, StepMetrics
-from blocklab.training.optimizer import NamedParameter, build_optimizer, clip_gradients
+from blocklab.training.optimizer import build_optimizer, clip_gradients, named_parameters
 from blocklab.training.ranks import ALONE, Alone, require_shares
-from blocklab.training.spread import all_finite
-from blocklab.training.texts import dataset_of, resolved_vocabulary
+from blocklab.training.texts import Text, dataset_of, resolved_vocabulary
 
 EVALUATED_AT_ONCE = 2048
 """Tokens. Measured on a Zen 5, 4 layers of 64 to 256: half or twice as many take up to a tenth
 longer."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Trained:
     """What `Trainer.run` gives back."""
 
@@ -57,25 +58,31 @@ class Trained:
     metrics: list[StepMetrics]
     diverged: Divergence | None
 
+    def __repr__(self) -> str:
+        last = f", training loss {self.metrics[-1].train_loss:.4f}" if self.metrics else ""
+        diverged = f", diverged at step {self.diverged.step}" if self.diverged else ""
+        return f"Trained({len(self.metrics):,} steps{last}{diverged})"
+
 
 class Trainer:
     """Trains one model on one corpus.
 
-    `corpus` is a name, a path, a prepared Dataset, or a 1-D tensor of token ids. `batch_size` and
-    `learning_rate` override those of `training`. `vocab_size` null in the config is taken from the
-    tokenizer. `draw` names another initial draw under the same seed, data and dropout. `numerics`
+    `corpus` is a name or a path, whose text `tokenizer` cuts, a prepared Dataset, or token ids: a
+    tensor (n,), an array or a list of integers. `batch_size` and `learning_rate` override those of
+    `training`. `vocab_size` null in the config is taken from the tokenizer, of token ids the
+    largest. `draw` names another initial draw under the same seed, data and dropout. `numerics`
     null is what a self-test of a few seconds found fastest for this model on this machine's
     processor, with torch's threads or fewer; steps and evaluations take the threads that it says.
     `Numerics(device="cuda")` trains on an accelerator; the model is then there. `ranks` are the
-    processes that it is spread over, this one among them.
-    Raises BlocklabError for bad sizes, too little text, or a vocabulary larger than the model's.
+    processes that it is spread over, this one among them. Raises BlocklabError for bad sizes, too
+    little text, a vocabulary larger than the model's, or a tokenizer where there is no text.
     """
 
     def __init__(
         self,
         config: ModelConfig,
         *,
-        corpus: str | Path | Tensor | Dataset = "python-library",
+        corpus: Text = "python-library",
         tokenizer: str | None = None,
         training: TrainingConfig | None = None,
         batch_size: int | None = None,
@@ -85,6 +92,7 @@ class Trainer:
         numerics: Numerics | None = None,
         ranks: Alone = ALONE,
     ) -> None:
+        require(ModelConfig, config, "config")
         keep_freed_memory()
         given = {"batch_size": batch_size, "learning_rate": learning_rate}
         changes = {name: value for name, value in given.items() if value is not None}
@@ -111,6 +119,8 @@ class Trainer:
         self.validation = ValidationWindows(swept, context)
         self._settle(self.numerics.device)
         self.total_steps = self.training.n_steps(context)
+        self.schedule_began = 0
+        """Steps done before it; it ends with `total_steps`."""
         self.steps_done = 0
         self.train_seconds = 0.0
         self.inspect_seconds = 0.0
@@ -150,7 +160,10 @@ class Trainer:
             looking.before_update()
         norm = clip_gradients(self.model.parameters(), self.training.clip or math.inf)
         factor = self._factor()
-        self._note_divergence(loss, norm)
+        if self.diverged is None and not (math.isfinite(loss) and math.isfinite(norm)):
+            # While the gradients are still there.
+            where = bad_gradient(self.model) if math.isfinite(loss) else "loss"
+            self.diverged = Divergence(self.steps_done + 1, where)
         self.optimizer.step(factor)
         self.optimizer.zero_grad()
         self.steps_done += 1
@@ -173,9 +186,9 @@ class Trainer:
                 "numerics.compile to false"
             )
         began = time.perf_counter()
-        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
         try:
-            self._backward(*self._batch())
+            with buffers_kept(self.model):
+                self._backward(*self._batch())
         except torch._dynamo.exc.TorchDynamoException as error:
             reason = str(error).strip().split("\n")[0]
             raise BlocklabError(
@@ -183,8 +196,6 @@ class Trainer:
                 "set numerics.compile to false"
             ) from error
         self.optimizer.zero_grad()
-        for buffer, before in kept:
-            buffer.copy_(before)
         self._compiled = self.numerics
         self.compile_seconds += time.perf_counter() - began
 
@@ -192,21 +203,26 @@ class Trainer:
         """Steps until `until` are done, or until `diverged` says that a value is not finite."""
         while self.steps_done < until and self.diverged is None:
             yield self.measured_step()
-        if self.diverged is None:
-            self._note_bad_parameters()
+        if self.diverged is None and (where := bad_parameter(self.model)) is not None:
+            self.diverged = Divergence(self.steps_done, where)
 
     def run(
         self, steps: int | None = None, on_step: Callable[[StepMetrics], None] | None = None
     ) -> Trained:
-        """Train for `steps` more steps (default: what the training record says).
+        """Train for `steps` more steps (default: until what the training record says).
 
-        Without a length in the record the schedule is laid over these steps.
+        Without a length in the record the schedule, warm-up included, is laid over these steps,
+        whatever was trained before. Raises BlocklabError for fewer than one step, and where nothing
+        says how many.
         """
-        if steps is None and self.total_steps is None:
+        if steps is not None and steps < 1:
+            raise BlocklabError(f"steps is {steps}, expected 1 or more")
+        length = self.training.n_steps(self.config.context_length)
+        if steps is None and length is None:
             raise BlocklabError("how long? give steps, training.steps or training.tokens")
-        if self.total_steps is None:
-            self.total_steps = self.steps_done + (steps or 0)
-        until = self.total_steps if steps is None else self.steps_done + steps
+        until = length or 0 if steps is None else self.steps_done + steps
+        if length is None:
+            self.schedule_began, self.total_steps = self.steps_done, until
         metrics = []
         for measured in self.steps(until):
             metrics.append(measured)
@@ -260,38 +276,60 @@ class Trainer:
         """The schedule's factor on the peak rate for the next step; 1 while no length is known."""
         if self.total_steps is None:
             return 1.0
-        last = self.total_steps - 1
-        return self.training.schedule.factor(min(self.steps_done, last), self.total_steps)
+        steps = self.total_steps - self.schedule_began
+        step = min(self.steps_done - self.schedule_began, steps - 1)
+        return self.training.schedule.factor(step, steps)
 
     def _backward(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
         """Gradients of the mean loss over all targets, whatever the micro-batches' sizes."""
         # Sequences of different shares drop different numbers.
         apart = (self.ranks.rank,) if self.ranks.rank else ()
         seed = stream_seed(self.seed, "dropout", self.steps_done, *apart)
+        n = self.training.accumulation
+        parts = list(zip(inputs.tensor_split(n), targets.tensor_split(n), strict=True))
+        chosen = self._chosen(parts, seed) if n > 1 and balances(self.model) else None
         with random_numbers(self.device, seed):
-            loss, log_z = self.ranks.sums(*self._accumulated(inputs, targets))
+            loss, log_z = self.ranks.sums(*self._accumulated(parts, chosen))
         return loss, log_z
 
-    def _accumulated(self, inputs: Tensor, targets: Tensor) -> tuple[float, float]:
+    @torch.no_grad()
+    def _chosen(self, parts: Sequence[tuple[Tensor, Tensor]], seed: int) -> list[Tensor]:
+        """What experts take of the whole step, each (E,), from a pass ahead of the one that learns.
+
+        Both drop the same numbers.
+        """
+        with random_numbers(self.device, seed), buffers_kept(self.model):
+            routed = [(y.numel() / self._n_targets, self._read(x)[1]) for x, y in parts]
+        return chosen_by_all(routed, self.ranks)
+
+    def _accumulated(
+        self, parts: Sequence[tuple[Tensor, Tensor]], chosen: Sequence[Tensor] | None
+    ) -> tuple[float, float]:
         """Micro-batch by micro-batch: this share of the mean loss, and of that of log Z."""
-        n_targets = self.training.batch_size * self.config.context_length
         loss = log_z = 0.0
-        for x, y in zip(
-            inputs.tensor_split(self.training.accumulation),
-            targets.tensor_split(self.training.accumulation),
-            strict=True,
-        ):
-            with self.numerics.computing(), watched_routing() as routing:
-                hidden = self._features(x).flatten(0, 1)  # (B * T, d_model)
-            part = self._loss(self.numerics.narrowed(hidden), y, n_targets)
+        for x, y in parts:
+            hidden, routing = self._read(x)
+            part = self._loss(self.numerics.narrowed(hidden), y, self._n_targets)
+            share = y.numel() / self._n_targets
+            if routing and chosen is None and self.ranks.size > 1:
+                chosen = chosen_by_all([(share, routing)], self.ranks)
             # Experts are kept in balance by a loss of their own, which no reported loss includes.
-            balance = weighted_balancing_loss(routing)
-            share = y.numel() / n_targets
+            balance = balance_of_part(routing, chosen)
             whole = part.loss if balance is None else part.loss + share * balance
             whole.backward()  # type: ignore[no-untyped-call]
             loss += part.loss.item()
-            log_z += part.log_z.item() * y.numel() / n_targets
+            log_z += part.log_z.item() * y.numel() / self._n_targets
         return loss, log_z
+
+    @property
+    def _n_targets(self) -> int:
+        """Of a whole step."""
+        return self.training.batch_size * self.config.context_length
+
+    def _read(self, tokens: Tensor) -> tuple[Tensor, list[Routing]]:
+        """The stream at the head, (B * T, d_model), and what every router did."""
+        with self.numerics.computing(), watched_routing() as routing:
+            return self._features(tokens).flatten(0, 1), routing
 
     def _loss(self, hidden: Tensor, targets: Tensor, n_targets: int) -> Loss:
         return next_token_loss(
@@ -325,23 +363,6 @@ class Trainer:
         self.step()
         wait_for(self.device)
         return clock() - began
-
-    def _note_divergence(self, loss: float, norm: float) -> None:
-        """Look for the first bad tensor while its gradient is still there."""
-        if self.diverged is not None or (math.isfinite(loss) and math.isfinite(norm)):
-            return
-        where = "loss"
-        if math.isfinite(loss):
-            gradients = ((path, p.grad) for path, p in self.model.named_parameters())
-            bad = (path for path, grad in gradients if grad is not None and not all_finite(grad))
-            where = f"gradient of {next(bad, 'all parameters together')}"
-        self.diverged = Divergence(self.steps_done + 1, where)
-
-    def _note_bad_parameters(self) -> None:
-        bad = (path for path, p in self.model.named_parameters() if not all_finite(p))
-        where = next(bad, None)
-        if where is not None:
-            self.diverged = Divergence(self.steps_done, where)
 
 
 def self_tested(
@@ -378,9 +399,3 @@ def self_tested(
         at_once=at_once,
         say=say,
     )
-
-
-def named_parameters(model: Transformer) -> list[NamedParameter]:
-    """Every distinct parameter with its path and role, in module order."""
-    specs = model.config.parameters()
-    return [NamedParameter(path, specs[path].role, p) for path, p in model.named_parameters()]

@@ -32,6 +32,10 @@ CASES = {
     "learned positions": ({"positions.kind": "learned"}, {}),
     "post-norm": ({"block.placement": "post"}, {}),
     "experts": ({"block.feed_forward.kind": "experts"}, {}),
+    "experts in micro-batches": (
+        {"block.feed_forward.kind": "experts", "block.feed_forward.balance": 1.0},
+        {"accumulation": 2, "batch_size": 5},
+    ),
     "scaled residuals": ({"block.residual.kind": "scaled"}, {}),
     "head with a bias": ({"head.bias": True}, {}),
     "micro-batches": ({}, {"accumulation": 2}),
@@ -43,10 +47,9 @@ CASES = {
 }
 
 
-def trained(name: str, ranks: Alone = ALONE, **other: object) -> dict[str, object]:
-    """Some steps and an evaluation of a case, as numbers; with other settings of its recipe."""
+def trained(name: str, ranks: Alone = ALONE) -> dict[str, object]:
+    """Some steps and an evaluation of a case, as numbers."""
     changes, recipe = CASES[name]
-    recipe = recipe | other
     usual = {"batch_size": 4, "learning_rate": 1e-2, "steps": STEPS, "inspect_every": 3}
     recipe = usual | recipe
     dtype = recipe.pop("numerics", "float32")

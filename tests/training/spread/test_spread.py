@@ -14,8 +14,7 @@ from blocklab.errors import BlocklabError, RunFailed
 from blocklab.training.config import TrainingConfig
 from blocklab.training.numerics import Numerics
 from blocklab.training.ranks import ALONE, joined, require_shares
-from blocklab.training.run import RunSpec
-from blocklab.training.run import stopped_numerics as numerics_of_stopped
+from blocklab.training.run import RunSpec, stopped_run
 from blocklab.training.trainer import Trainer
 from tests.study.engines.small_runs import small_run, small_text
 from tests.training.spread.cases import CASES, STEPS, trained
@@ -55,9 +54,7 @@ def test_all_hear_what_one_says(found):
 
 @pytest.mark.parametrize("name", [name for name in CASES if name not in ("muon", "diverging")])
 def test_two_processes_train_as_one_does(name, found):
-    # Experts are kept in balance within each micro-batch, and a share is one.
-    portions = {"accumulation": 2} if name == "experts" else {}
-    here, there = trained(name, **portions), found["cases"][name]
+    here, there = trained(name), found["cases"][name]
     close = {"rel": 2e-2, "abs": 2e-3} if name == "half precision" else {"rel": 1e-4, "abs": 1e-5}
     for what in ("losses", "norms", "log_z", "windows"):
         assert there[what] == pytest.approx(here[what], **close), what
@@ -131,9 +128,9 @@ def test_a_stopped_run_goes_on_with_as_many_processes(tmp_path):
     from blocklab.training.checkpoint import save_checkpoint
 
     save_checkpoint(tmp_path, 3, {}, {"numerics": {}, "processes": 2})
-    assert numerics_of_stopped(tmp_path, 2) is not None
+    assert stopped_run(tmp_path, 2) is not None
     with pytest.raises(BlocklabError, match="spread over 2 processes, these are 1"):
-        numerics_of_stopped(tmp_path)
+        stopped_run(tmp_path)
 
 
 def test_a_spread_model_is_not_compiled():

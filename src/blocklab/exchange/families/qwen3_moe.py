@@ -105,7 +105,7 @@ class Qwen3Moe(LlamaLike):
             "num_experts": experts.n_experts,
             "num_experts_per_tok": experts.n_active,
             "moe_intermediate_size": width(experts, config.d_model),
-            "norm_topk_prob": experts.normalized,
+            "norm_topk_prob": experts.is_normalized,
             "router_aux_loss_coef": experts.balance,
             "decoder_sparse_step": 1,
             "output_router_logits": False,
