@@ -37,9 +37,7 @@ def test_a_kind_said_where_none_was_has_its_own_defaults(before: object) -> None
 
 
 def test_after_post_norms_there_is_no_final_norm_to_change() -> None:
-    with pytest.raises(
-        BlocklabError, match=r"^final_norm\.eps: unknown key 'eps'; layer, rms"
-    ):
+    with pytest.raises(BlocklabError, match=r"^final_norm\.eps: unknown key 'eps'; layer, rms"):
         MODERN.with_changes({"block.placement": "post", "final_norm.eps": 0.5})
 
 
