@@ -3,8 +3,7 @@
 from rich.table import Table
 
 from blocklab.cli.screen import console
-from blocklab.model.count import Count
-from blocklab.model.count_text import HEADINGS, facts, part_rows
+from blocklab.model.count import HEADINGS, Count, facts, part_rows
 
 
 def print_count(name: str, count: Count) -> None:

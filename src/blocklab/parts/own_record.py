@@ -1,22 +1,23 @@
 """The record of a part that states none: its fields are its constructor's parameters."""
 
 import inspect
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal, TypeVar
 
 from pydantic import create_model
 from torch import nn
 
 from blocklab.errors import BlocklabError
 from blocklab.parts.contract import SIZES
+from blocklab.record import Tagged
 
-if TYPE_CHECKING:
-    from blocklab.parts.part import PartConfig
+Base = TypeVar("Base", bound=Tagged)
+"""The record that all parts of a slot have in common."""
 
 _WHERE = ("device", "dtype")
 """Of torch's own constructors: where and how a part is stored, not what it computes."""
 
 
-def record_of(module: type[nn.Module], base: type["PartConfig"], kind: str) -> type["PartConfig"]:
+def record_of(module: type[nn.Module], base: type[Base], kind: str) -> type[Base]:
     """A record with a field for every parameter after the slot's sizes.
 
     Raises BlocklabError, naming the parameter, where one cannot be a field.
@@ -39,7 +40,7 @@ def record_of(module: type[nn.Module], base: type["PartConfig"], kind: str) -> t
     return _made(module, base, kind, fields)
 
 
-def require_config_taken(module: type[nn.Module], base: type["PartConfig"]) -> None:
+def require_config_taken(module: type[nn.Module], base: type[Tagged]) -> None:
     """Raise BlocklabError unless a constructor takes the slot's sizes and a record."""
     given = (*SIZES[base.slot], "config")
     signature = inspect.signature(module)
@@ -53,16 +54,14 @@ def require_config_taken(module: type[nn.Module], base: type["PartConfig"]) -> N
 
 
 def _made(
-    module: type[nn.Module], base: type["PartConfig"], kind: str, fields: dict[str, Any]
-) -> type["PartConfig"]:
-    config = create_model(
+    module: type[nn.Module], base: type[Base], kind: str, fields: dict[str, Any]
+) -> type[Base]:
+    return create_model(
         f"{module.__name__}Config",
         __base__=base,
         __module__=module.__module__,
         **{"kind": (Literal[kind], kind), **fields},
     )
-    config.takes_config = False
-    return cast("type[PartConfig]", config)
 
 
 def _require_sizes(name: str, parameters: list[inspect.Parameter], sizes: tuple[str, ...]) -> None:
@@ -74,7 +73,7 @@ def _require_sizes(name: str, parameters: list[inspect.Parameter], sizes: tuple[
         )
 
 
-def _require_named(name: str, parameter: inspect.Parameter, base: type["PartConfig"]) -> None:
+def _require_named(name: str, parameter: inspect.Parameter, base: type[Tagged]) -> None:
     """Raise BlocklabError where a parameter cannot be a field by its name or its form."""
     at = f"{name}: constructor parameter '{parameter.name}'"
     if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
@@ -97,7 +96,7 @@ def _require_named(name: str, parameter: inspect.Parameter, base: type["PartConf
         )
 
 
-def _needs_a_record(module: type[nn.Module], base: type["PartConfig"], kind: str) -> BlocklabError:
+def _needs_a_record(module: type[nn.Module], base: type[Tagged], kind: str) -> BlocklabError:
     owner = next((cls for cls in module.__mro__[1:] if "Config" in vars(cls)), None)
     if owner is None:
         inherits = f"bl.parts.{base.__name__}" if base.slot != "block" else base.__name__
@@ -111,7 +110,7 @@ def _needs_a_record(module: type[nn.Module], base: type["PartConfig"], kind: str
 
 def _require_storable(
     module: type[nn.Module],
-    base: type["PartConfig"],
+    base: type[Tagged],
     parameter: inspect.Parameter,
     annotation: object,
 ) -> None:

@@ -204,6 +204,7 @@ def part(slot: str, kind: str) -> Callable[[Module], Module]:
         config = module.__dict__.get("Config")
         if config is None or getattr(config, "takes_config", None) is False:  # made here before
             config = record_of(module, base, kind)
+            config.takes_config = False
             module.Config = config  # type: ignore[attr-defined]
         elif not (isinstance(config, type) and issubclass(config, base)):
             raise BlocklabError(f"{module.__name__}.Config must be a {base.__name__}")

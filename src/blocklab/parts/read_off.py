@@ -4,7 +4,7 @@ Ours state all of it in their records; of a class that states nothing it is read
 """
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
 
@@ -12,14 +12,19 @@ from blocklab.errors import BlocklabError, nearest
 from blocklab.parts.contract import is_ours
 from blocklab.parts.spec import Role, Spec, under
 
-if TYPE_CHECKING:
-    from blocklab.parts.part import PartConfig
+
+class Stated(Protocol):
+    """What a part's record says of itself."""
+
+    def parameters(self, *sizes: int) -> dict[str, Spec]: ...
+
+    def in_products(self, *sizes: int) -> int: ...
 
 
 class Built(NamedTuple):
     """What a part was built from."""
 
-    record: "PartConfig"
+    record: Stated
     sizes: tuple[int, ...]
 
 

@@ -1,12 +1,8 @@
 """Generation sees models only: whoever encodes and decodes comes from outside."""
 
-import ast
-from pathlib import Path
-
 import torch
 
 import blocklab as bl
-import blocklab.generation
 from blocklab.generation import generate_text
 
 
@@ -42,12 +38,3 @@ def test_a_single_stop_is_one_text_and_not_its_letters() -> None:
     assert written.text == free.text
     (stopped,) = generate_text(model(), Letters(), "abc", max_new_tokens=8, stop=free.text[:2])
     assert stopped.text == ""
-
-
-def test_no_file_of_generation_imports_another_room_than_models_and_their_parts() -> None:
-    rooms = {path.name for path in Path(bl.__file__).parent.iterdir() if path.is_dir()}
-    for file in Path(blocklab.generation.__file__).parent.glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("blocklab."):
-                room = str(node.module).split(".")[1]
-                assert room not in rooms - {"generation", "model", "parts"}, (file, node.module)
