@@ -177,3 +177,8 @@ def test_further_changes_join_the_variant_that_is_there():
 def test_a_setting_of_the_study_itself_says_where_it_belongs(path, way):
     with pytest.raises(bl.BlocklabError, match=f"{path}: belongs to the study.*{way}"):
         minimal().with_settings({path: 3})
+
+
+def test_a_float32_repeat_without_a_best_rate_is_refused():
+    with pytest.raises(bl.BlocklabError, match=r"^repeat_in_float32: .* search: true"):
+        minimal(repeat_in_float32=True, search=False)

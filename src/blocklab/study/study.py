@@ -199,6 +199,15 @@ class Study(Record):
     """Where runs compute in half precision: train one seed of every arm at its best rate once more
     in float32, and report the difference."""
 
+    @model_validator(mode="after")
+    def _what_is_repeated_has_a_best_rate(self) -> Self:
+        if self.repeat_in_float32 and not self.search:
+            raise BlocklabError(
+                "repeat_in_float32: repeats what was trained at the best rate that a search finds; "
+                "give search: true, or leave it out"
+            )
+        return self
+
     @property
     def resolved_resolution(self) -> float:
         """Nats, half of delta where it is null."""
