@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from blocklab.model.transformer import Transformer
 from blocklab.training.inspection import Inspection
 
 
@@ -46,3 +47,17 @@ class Evaluation:
     def mean(self) -> float:
         """Over all tokens."""
         return float((self.losses * self.n_targets).sum() / self.n_targets.sum())
+
+
+@dataclass(frozen=True, repr=False)
+class Trained:
+    """What `Trainer.run` gives back."""
+
+    model: Transformer
+    metrics: list[StepMetrics]
+    diverged: Divergence | None
+
+    def __repr__(self) -> str:
+        last = f", training loss {self.metrics[-1].train_loss:.4f}" if self.metrics else ""
+        diverged = f", diverged at step {self.diverged.step}" if self.diverged else ""
+        return f"Trained({len(self.metrics):,} steps{last}{diverged})"

@@ -8,7 +8,6 @@ another order each time, and is then that only up to rounding.
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -40,7 +39,7 @@ from blocklab.training.loss import Loss, next_token_loss
 from blocklab.training.measures import StepInspection
 from blocklab.training.memory import keep_freed_memory
 from blocklab.training.numerics import Numerics, SecondsOf, chosen, using_threads
-from blocklab.training.observed import Divergence, Evaluation, StepMetrics
+from blocklab.training.observed import Divergence, Evaluation, StepMetrics, Trained
 from blocklab.training.optimizer import build_optimizer, clip_gradients, named_parameters
 from blocklab.training.ranks import ALONE, Alone, require_shares
 from blocklab.training.texts import Text, dataset_of, resolved_vocabulary
@@ -48,20 +47,6 @@ from blocklab.training.texts import Text, dataset_of, resolved_vocabulary
 EVALUATED_AT_ONCE = 2048
 """Tokens. Measured on a Zen 5, 4 layers of 64 to 256: half or twice as many take up to a tenth
 longer."""
-
-
-@dataclass(frozen=True, repr=False)
-class Trained:
-    """What `Trainer.run` gives back."""
-
-    model: Transformer
-    metrics: list[StepMetrics]
-    diverged: Divergence | None
-
-    def __repr__(self) -> str:
-        last = f", training loss {self.metrics[-1].train_loss:.4f}" if self.metrics else ""
-        diverged = f", diverged at step {self.diverged.step}" if self.diverged else ""
-        return f"Trained({len(self.metrics):,} steps{last}{diverged})"
 
 
 class Trainer:
