@@ -167,6 +167,7 @@ def _to_go_on_with(out: Path, processes: int, *, resume: bool) -> "StoppedRun | 
     Raises BlocklabError where the folder is not free for what was asked.
     """
     from blocklab.errors import BlocklabError
+    from blocklab.training.checkpoint import NEWEST
     from blocklab.training.run import finished, require_nobody_training, stopped_run
 
     require_nobody_training(out)
@@ -174,7 +175,7 @@ def _to_go_on_with(out: Path, processes: int, *, resume: bool) -> "StoppedRun | 
         raise BlocklabError(f"{out}: holds a finished run; choose another --out")
     if resume:
         return stopped_run(out, processes)
-    if (out / "checkpoint.safetensors").exists():
+    if (out / NEWEST).exists():
         raise BlocklabError(f"{out}: holds a stopped run; add --resume, or choose another --out")
     return None
 

@@ -6,7 +6,7 @@ the largest: what belongs to one of them alone would be wrong of all others.
 
 from collections.abc import Callable, Mapping, Sequence
 
-from blocklab.report.formats import fixed, listed, nats, rate, thousands
+from blocklab.report.formats import counted, fixed, listed, nats, rate, thousands
 from blocklab.study.rates import search_grid
 from blocklab.study.results import StudyResult
 
@@ -48,10 +48,10 @@ def kicker(result: StudyResult) -> str:
     return " · ".join(
         (
             f"{facts.budget} study",
-            _counted(len(result.arms), "arm"),
-            _counted(len(trained_rates(result)), "learning rate"),
-            _counted(len(facts.seeds), "seed"),
-            _counted(len(result.runs), "run"),
+            counted(len(result.arms), "arm"),
+            counted(len(trained_rates(result)), "learning rate"),
+            counted(len(facts.seeds), "seed"),
+            counted(len(result.runs), "run"),
         )
     )
 
@@ -108,7 +108,3 @@ def _beside_training(result: StudyResult) -> Mapping[str, str]:
     if compiling:
         found["Compiling"] = f"{compiling / seconds:.1%} of the time of training, beside it"
     return found
-
-
-def _counted(n: int, word: str) -> str:
-    return f"{n} {word}" if n == 1 else f"{n:,} {word}s"

@@ -15,6 +15,7 @@ from blocklab.data.tokenizer import Tokenizer, bpe_size, load_tokenizer
 from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
+from blocklab.training.checkpoint import NEWEST
 from blocklab.training.run_folder import RECORD
 from blocklab.training.run_record import RunSpec
 from blocklab.training.state import state_of
@@ -34,7 +35,7 @@ class TrainedModel:
 
 def is_run(folder: Path) -> bool:
     """Whether `folder` holds a run, finished or not."""
-    return any((folder / name).is_file() for name in (RECORD, "checkpoint.safetensors"))
+    return any((folder / name).is_file() for name in (RECORD, NEWEST))
 
 
 def run_spec(folder: Path) -> RunSpec:

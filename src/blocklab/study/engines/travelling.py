@@ -18,7 +18,7 @@ from pathlib import Path
 from blocklab.data.cache import writable_cache
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError, RunFailed
-from blocklab.files import discard, locked, new_folder, write_atomically
+from blocklab.files import LOCK, discard, locked, new_folder, write_atomically
 from blocklab.study.cost import spent
 from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job
 from blocklab.study.plugins import (
@@ -30,16 +30,15 @@ from blocklab.study.plugins import (
 )
 from blocklab.training.checkpoint import DAMAGED, METRICS, NEWEST, PREVIOUS, remove_checkpoints
 from blocklab.training.run import RunSpec, Stopped, train_run
+from blocklab.training.run_folder import RECORD
 
 Files = Mapping[str, bytes]
 """The files of a folder by name."""
 
-LAST = (METRICS, NEWEST, "run.json")
+LAST = (METRICS, NEWEST, RECORD)
 """Written after all else and in this order: a checkpoint may be older than the metrics, which are
 cut to it, and a folder with run.json is finished.
 """
-
-LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -97,7 +96,7 @@ def unpack(files: Files, folder: Path) -> None:
     """
     for name in (*(files.keys() - {*LAST}), *(name for name in LAST if name in files)):
         write_atomically(folder / name, files[name])
-    if "run.json" in files:
+    if RECORD in files:
         remove_checkpoints(folder)
 
 
