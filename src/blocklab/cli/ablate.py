@@ -21,7 +21,7 @@ from blocklab.cli.options import (
     path_to_read,
     word,
 )
-from blocklab.study.engines.server import process_context
+from blocklab.study.engines.server import begin_as_copy
 
 
 def ablate(
@@ -54,15 +54,15 @@ def ablate(
 
     Without arguments: the four-way study of the modern block, on text that needs no network.
     """
-    if ray is None:
-        # It imports torch while this process does.
-        process_context()
+    fresh = "torch" not in sys.modules  # elsewhere threads may have computed, which no copy has
     from blocklab.cli.progress import LiveProgress
     from blocklab.cli.question import asked_study, default_folder
     from blocklab.cli.summary import print_summary
     from blocklab.experiment import run_study
 
     asked = asked_study(study, budget, corpus, seeds, changes, variant, encoding)
+    if ray is None and fresh:
+        begin_as_copy()
     folder = out or default_folder(study, asked)
     progress = LiveProgress(folder)
     try:

@@ -1,21 +1,36 @@
 """The process that workers are copies of, where that is possible.
 
 It has imported once what all of them need, begins with whoever asks first and ends with the process
-that it belongs to. Nothing here imports torch, so that the server can do so while its owner does.
+that it belongs to. It is a copy itself of a process that has computed nothing yet; after that it
+has to import for itself, for the threads that computed would be missing in a copy.
 """
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator
-from multiprocessing import forkserver, resource_tracker
+import traceback
+from collections.abc import Iterator, Sequence
+from multiprocessing import forkserver, resource_tracker, util
 from multiprocessing.context import BaseContext
+from typing import NoReturn
 
 from blocklab.interrupts import undisturbed
 
 PRELOADED = "blocklab.study.engines.preloaded"
 """What the server has imported."""
+
+
+def begin_as_copy() -> None:
+    """Make the server a copy of this process, which has computed nothing yet: all is imported once.
+
+    Where there is one already, or none can be, it does nothing.
+    """
+    importlib.import_module(PRELOADED)
+    resource_tracker.ensure_running()  # starts in the same way, and stays a program of its own
+    with _copies_for_programs():
+        process_context()
 
 
 def process_context() -> BaseContext:
@@ -65,3 +80,35 @@ def without_main_module() -> Iterator[None]:
     finally:
         del main.__spec__
         main.__dict__.update(kept)
+
+
+@contextlib.contextmanager
+def _copies_for_programs() -> Iterator[None]:
+    """`multiprocessing` starts its server as a new interpreter, and has no place to say how."""
+    before = util.spawnv_passfds
+    util.spawnv_passfds = _copy  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        util.spawnv_passfds = before
+
+
+def _copy(program: bytes, arguments: Sequence[str], files: Sequence[int]) -> int:
+    process = os.fork()
+    if process == 0:
+        _serve(arguments[-1], files)
+    return process
+
+
+def _serve(command: str, files: Sequence[int]) -> NoReturn:
+    """Do what the new interpreter would have been told, with the files that it would have had."""
+    try:
+        for file in map(int, os.listdir("/proc/self/fd")):
+            if file > 2 and file not in files:
+                with contextlib.suppress(OSError):  # the listing's own is closed already
+                    os.close(file)
+        exec(command, {})
+    except Exception:
+        traceback.print_exc()
+    finally:
+        os._exit(0)

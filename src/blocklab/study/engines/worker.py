@@ -82,7 +82,9 @@ def train_job(job: Job) -> Spent:
 
 
 def _spent() -> Spent:
-    """By this worker and what it started, and by the server that it is a copy of."""
+    """By this worker and what it started, and by its server, where that imported for itself."""
     own = {f"worker {os.getpid()}": spent()}
     preloaded = sys.modules.get(PRELOADED)
-    return own | ({f"{SERVER} {os.getppid()}": preloaded.SECONDS} if preloaded is not None else {})
+    if preloaded is None or os.getppid() != preloaded.PROCESS:
+        return own
+    return own | {f"{SERVER} {os.getppid()}": preloaded.SECONDS}
