@@ -12,6 +12,7 @@ from blocklab.data.tokenizer import train_bpe
 from blocklab.errors import RunFailed
 from blocklab.exchange.export import family_for
 from blocklab.exchange.meaning import differences
+from tests.exchange.references import choose_exact_experts
 
 SMALL = {"d_model": 32, "n_layers": 2, "n_heads": 2, "vocab_size": 40, "context_length": 24}
 TOKENS = torch.arange(12)[None]
@@ -113,6 +114,116 @@ def test_dropout_and_first_values_are_not_in_the_way() -> None:
     assert family.model_type == "llama"
 
 
+_FF = {"block.feed_forward.d_ff": 40}
+_EXPERTS = {"kind": "experts", "n_experts": 4, "d_ff": 8}
+_ROTARY = {"kind": "rotary", "base": 50.0}
+_SANDWICH = {
+    **_FF,
+    "block.placement": "sandwich",
+    "embedding.scale": 32**0.5,
+    "block.norm": {"kind": "rms", "unit_offset": True},
+    "block.feed_forward.activation": "gelu_tanh",
+}
+
+
+def loads(folder: Path, expected: bl.Transformer) -> None:
+    transformers = pytest.importorskip("transformers")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    choose_exact_experts(theirs.config)
+    with torch.no_grad():
+        found, ours = theirs.eval()(TOKENS).logits, expected(TOKENS)
+    assert (found - ours).abs().max() < 1e-4 * ours.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("changes", "family"),
+    [
+        ({"positions.kind": "none", "layers": [{"at": "0", "positions": _ROTARY}]}, "smollm3"),
+        ({"layers": [{"at": ":", "block.feed_forward": _EXPERTS}]}, "mixtral"),
+        (
+            {
+                "block.attention.qk_norm": {"kind": "rms"},
+                "layers": [{"at": "1", "block.feed_forward": _EXPERTS}],
+            },
+            "qwen3_moe",
+        ),
+        (
+            {"block.norm.kind": "none", "layers": [{"at": ":", "block.norm": {"kind": "rms"}}]}
+            | {"final_norm": {"kind": "rms"}},
+            "llama",
+        ),
+    ],
+)
+def test_what_only_exceptions_have_is_exported_as_well(tmp_path: Path, changes, family) -> None:
+    model = built(**_FF | changes)
+    bl.export_huggingface(model, tmp_path / "out")
+    described = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert described["model_type"] == family
+    again = bl.load(tmp_path / "out").model
+    assert differences(model.config, again.config) == []
+    assert torch.equal(again(TOKENS), model(TOKENS))
+    loads(tmp_path / "out", model)
+
+
+_THREE_HEADS = {"block.attention.n_heads": 3, "block.attention.head_dim": 8}
+
+
+@pytest.mark.parametrize(
+    ("changes", "family"),
+    [
+        (_FF | _THREE_HEADS, "mistral"),
+        (_FF | {"initialization": {"kind": "normal", "std": 1.5}}, "llama"),
+        (_SANDWICH | {"block.attention.scale": 0.5}, "gemma2"),
+    ],
+)
+def test_a_family_is_chosen_that_transformers_loads(tmp_path: Path, changes, family) -> None:
+    model = built(**changes)
+    bl.export_huggingface(model, tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["model_type"] == family
+    loads(tmp_path / "out", model)
+
+
+_LONG = {"kind": "longrope", "short": [1.0] * 4, "long": [2.0] * 4, "original_context": 12}
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "blocking"),
+    [
+        ("gemma2", _SANDWICH | {"block.attention.scale": 0.7}, "block.attention.scale (0.7"),
+        ("gemma2", _SANDWICH | _THREE_HEADS, "block.attention.n_heads (3"),
+        (
+            "phi3",
+            _FF | {"block.attention.head_dim": 8, "positions.scaling": _LONG},
+            "block.attention.head_dim (8",
+        ),
+    ],
+)
+def test_what_transformers_does_not_load_is_refused(family: str, changes, blocking) -> None:
+    with pytest.raises(bl.BlocklabError) as caught:
+        family_for(built(**changes).config, family)
+    assert f"the nearest, {family}, cannot say {blocking}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"block.attention.qkv_bias": True, "block.attention.out_bias": False}, True), ({}, False)],
+    ids=["qwen2", "llama"],
+)
+def test_a_family_that_reads_texts_its_own_way_is_said_to(tmp_path: Path, changes, said) -> None:
+    tokenizer = train_bpe(["a few words, and don't, and 12345"], 300)
+    model = built(**changes, vocab_size=tokenizer.vocab_size)
+    notes: list[str] = []
+    folder = bl.export_huggingface(model, tmp_path / "out", tokenizer, say=notes.append)
+    assert [f"PreTrainedTokenizerFast.from_pretrained('{folder}')" in note for note in notes] == [
+        True
+    ] * said
+    # What its authors read with their own tokenizer they go on reading so.
+    notes.clear()
+    loaded = bl.load(folder)
+    bl.export_huggingface(loaded.model, tmp_path / "on", loaded.tokenizer, say=notes.append)
+    assert not notes
+
+
 def test_everything_is_as_readable_as_its_writers_files_are(tmp_path: Path) -> None:
     folder = bl.export_huggingface(built("gpt2"), tmp_path / "out")
     (tmp_path / "plain").write_text("")
@@ -150,6 +261,40 @@ def test_a_large_model_is_cut_into_shards_that_make_the_whole(tmp_path: Path, si
 def test_a_shard_size_that_is_none_is_refused(tmp_path: Path, size) -> None:
     with pytest.raises(bl.BlocklabError, match="max_shard_size"):
         bl.export_huggingface(built("gpt2"), tmp_path / "out", max_shard_size=size)
+
+
+def _without_a_layer(model: bl.Transformer) -> None:
+    del model.blocks[1]
+
+
+def _with_a_bias(model: bl.Transformer) -> None:
+    model.blocks[0].attention.output = torch.nn.Linear(32, 32)
+
+
+def _reparametrized(model: bl.Transformer) -> None:
+    torch.nn.utils.parametrizations.weight_norm(model.blocks[0].attention.output)
+
+
+def _with_more_rows(model: bl.Transformer) -> None:
+    model.embedding = torch.nn.Embedding(50, 32)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (_without_a_layer, "blocks.1.norm.attention.weight: the model has none"),
+        (_with_a_bias, "blocks.0.attention.output.bias: the model has (32,)"),
+        (_reparametrized, "blocks.0.attention.output.weight: the model has none"),
+        (_with_more_rows, "embedding.weight: the model has (50, 32), its config says (40, 32)"),
+    ],
+)
+def test_a_model_that_is_no_longer_its_configs_is_not_written(tmp_path, change, named) -> None:
+    model = built(**_FF)
+    change(model)
+    with pytest.raises(bl.BlocklabError) as caught:
+        bl.export_huggingface(model, tmp_path / "out")
+    assert named in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_holds_something_is_never_written_into(tmp_path: Path) -> None:

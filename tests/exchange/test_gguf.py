@@ -121,6 +121,23 @@ def test_divided_frequencies_are_those_of_llama_3_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("said", "scaling"),
+    [
+        ({"factor": 4.0}, {"kind": "linear", "factor": 4.0}),
+        ({"factor": 0.0}, {"kind": "none"}),
+        ({"factor": 1.0}, {"kind": "none"}),
+        ({"type": "none", "factor": 4.0}, {"kind": "none"}),
+        ({"type": "linear", "factor": 4.0}, {"kind": "linear", "factor": 4.0}),
+    ],
+)
+def test_a_factor_stretches_unless_the_file_says_none(tmp_path: Path, said, scaling) -> None:
+    """As llama.cpp reads it: linear is what a missing type means."""
+    more = {f"llama__rope__scaling__{name}": value for name, value in said.items()}
+    path = write(tmp_path / "model.gguf", llama_tensors(), LLAMA, **more)
+    assert bl.load(path).model.config.positions.scaling.plain() == scaling
+
+
+@pytest.mark.parametrize(
     ("more", "architecture", "named"),
     [
         ({}, "bloom", "general.architecture 'bloom'"),

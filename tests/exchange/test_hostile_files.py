@@ -123,6 +123,14 @@ def test_a_number_of_experts_that_lies_costs_no_time(tmp_path: Path) -> None:
     assert "needs more than the" in message
 
 
+@pytest.mark.parametrize("shape", [(), (0, 8), (19, 0), (19,)])
+def test_a_tied_head_and_a_table_of_no_shape_are_refused(tmp_path: Path, shape) -> None:
+    tables = ("lm_head.weight", "model.embed_tokens.weight")
+    tensors = llama_tensors() | {name: torch.zeros(shape) for name in tables}
+    message = refusal(write_llama(tmp_path, tensors, tie_word_embeddings=True))
+    assert f"'model.embed_tokens.weight' has shape {shape}" in message
+
+
 def test_tensors_that_begin_at_odd_bytes_are_read_all_the_same(tmp_path: Path) -> None:
     """The format pads its header to eight bytes, and other writers may not."""
     header = json.dumps({"a": entry([3], 0, 12), "b": entry([2], 12, 20, "I64")}).encode()

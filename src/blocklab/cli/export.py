@@ -1,5 +1,6 @@
 """`blocklab export`: a model in Hugging Face's layout, for other programs to read."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -34,5 +35,7 @@ def export(
             "special tokens, chat templates, ids to stop after and settings of generation",
             err=True,
         )
-    blocklab.export_huggingface(named.model, folder, tokenizer=named.tokenizer)
+    blocklab.export_huggingface(
+        named.model, folder, tokenizer=named.tokenizer, say=partial(typer.echo, err=True)
+    )
     typer.echo(f"the model is in {folder}", err=True)

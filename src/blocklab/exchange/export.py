@@ -14,6 +14,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from blocklab.data.corpora import Say
 from blocklab.data.tokenizer import Tokenizer
 from blocklab.dtypes import dtype_called, name_of
 from blocklab.errors import BlocklabError
@@ -23,7 +24,7 @@ from blocklab.exchange.family import Family, JsonObject
 from blocklab.exchange.fields import Fields
 from blocklab.exchange.huggingface import CONFIG, read_config
 from blocklab.exchange.huggingface_text import TOKENIZER, as_json, config_fields, text_files
-from blocklab.exchange.meaning import differences, lacking
+from blocklab.exchange.meaning import differences, nearest_layer, told_from
 from blocklab.exchange.names import stored_tensors
 from blocklab.exchange.weights import INDEX, SINGLE
 from blocklab.expected import require
@@ -39,6 +40,7 @@ def export_huggingface(
     folder: str | Path,
     tokenizer: Tokenizer | None = None,
     max_shard_size: int | str = "5GB",
+    say: Say | None = None,
 ) -> Path:
     """Write `model` to `folder`: config, weights, generation settings and the tokenizer.
 
@@ -46,9 +48,10 @@ def export_huggingface(
     templates, ids to stop after, how its authors write. So does the family that the model was,
     where it can still say what the model is. Weights keep their dtype; more than `max_shard_size`
     bytes (or "5GB") are cut into shards with an index. A tied head is left out, as its readers
-    expect. The folder appears whole or not at all. Raises BlocklabError when it exists already,
-    when the tokenizer marks texts by ids that are no rows of the model, or, naming the fields that
-    stand in the way, when no family can say what this model is.
+    expect. `say` is told where transformers would read texts otherwise than `tokenizer`. The folder
+    appears whole or not at all. Raises BlocklabError when it exists already,
+    when the tokenizer marks texts by ids that are no rows of the model, when its parameters are not
+    its config's, or, naming the fields that stand in the way, when no family can say what it is.
     """
     require(Transformer, model, "model")
     if tokenizer is not None:
@@ -56,6 +59,7 @@ def export_huggingface(
     folder, limit = Path(folder), _bytes(max_shard_size)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BlocklabError(f"{folder}: is there already; choose a new folder")
+    _refuse_what_config_does_not_say(model)
     said = _conventions(model, tokenizer)
     family, described = family_for(model.config, said.model_type)
     described["torch_dtype"] = name_of(dtype_called(model.embedding.weight.dtype))
@@ -69,6 +73,12 @@ def export_huggingface(
         _write_weights(partial, list(_tensors(family, model)), limit)
         if tokenizer is not None:
             tokenizer.save(partial / TOKENIZER)
+    by, ours = family.own_tokenizer, said.model_type != family.model_type
+    if say is not None and tokenizer is not None and by is not None and ours:
+        say(
+            f"transformers' AutoTokenizer reads texts for {family.model_type} as {by} does, not as "
+            f"this tokenizer: use PreTrainedTokenizerFast.from_pretrained('{folder}') there"
+        )
     return folder
 
 
@@ -80,13 +90,14 @@ def family_for(config: ModelConfig, before: str | None = None) -> tuple[Family, 
     """
     obstacles: list[tuple[int, str, list[str]]] = []
     for family in sorted(FAMILIES, key=lambda family: family.model_type != before):
-        blocking = lacking(config, family.requires)
+        index, blocking = nearest_layer(config, family.requires)
         if blocking:
             # Another kind of part is further away than a value of one.
             obstacles.append((100 * len(blocking), family.model_type, blocking))
             continue
-        described = family.describe(config)
-        blocking = _lost(family, described, config)
+        told = told_from(config, index)
+        described = family.describe(told)
+        blocking = [*family.unloadable(told), *_lost(family, described, config)]
         if not blocking:
             return family, described
         obstacles.append((len(blocking), family.model_type, blocking))
@@ -106,6 +117,18 @@ def _lost(family: Family, described: JsonObject, config: ModelConfig) -> list[st
     except BlocklabError as error:
         return [str(error)]
     return differences(config, again)
+
+
+def _refuse_what_config_does_not_say(model: Transformer) -> None:
+    """Raise BlocklabError where a model was changed by hand: its config describes another one."""
+    there = {path: tuple(parameter.shape) for path, parameter in model.named_parameters()}
+    said = {path: spec.shape for path, spec in model.config.parameters().items()}
+    for path in {**said, **there}:
+        if there.get(path) != said.get(path):
+            raise BlocklabError(
+                f"{path}: the model has {there.get(path, 'none')}, its config says "
+                f"{said.get(path, 'none')}; only what a config describes can be exported"
+            )
 
 
 def _conventions(model: Transformer, tokenizer: Tokenizer | None) -> TextConventions:

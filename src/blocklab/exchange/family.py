@@ -63,10 +63,17 @@ class Family(ABC):
 
     @abstractmethod
     def describe(self, config: ModelConfig) -> JsonObject:
-        """The content of config.json for a config that has what the family requires.
+        """The content of config.json for a config whose stated layer has what the family requires.
 
         It may lose what the family cannot say: whoever writes it reads it back and compares.
         """
+
+    own_tokenizer: ClassVar[str | None] = None
+    """The class by which transformers reads texts for this family, whatever tokenizer.json says."""
+
+    def unloadable(self, config: ModelConfig) -> list[str]:
+        """What transformers refuses to load of a config that the family can say."""
+        return []
 
     def names(self, config: ModelConfig) -> Names:
         """The table by which `config` is written."""
@@ -101,5 +108,5 @@ def width(feed_forward: Any, d_model: int) -> int:
 
 
 def drawn_std(config: ModelConfig) -> float:
-    """The std that `initializer_range` records."""
-    return float(getattr(config.initialization, "std", 0.02))
+    """The std that `initializer_range` records; above 1 transformers refuses to load it."""
+    return min(1.0, float(getattr(config.initialization, "std", 0.02)))

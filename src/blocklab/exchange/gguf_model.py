@@ -195,8 +195,9 @@ def _config(f: Fields, file: GgufFile, architecture: _Architecture) -> ModelConf
 
 
 def _scaling(f: Fields, file: GgufFile, context_length: int) -> dict[str, Any]:
-    kind = f.text("rope.scaling.type", "none")
     factor = f.optional_number("rope.scaling.factor")
+    # A factor by itself stretches linearly, as llama.cpp reads it; 0 is how it writes none.
+    kind = f.text("rope.scaling.type", "linear" if factor not in (None, 0, 1) else "none")
     original = f.whole("rope.scaling.original_context_length", context_length)
     if "rope_freqs.weight" in file.names():
         # One divisor for each frequency, computed by the converter (Llama 3.1).

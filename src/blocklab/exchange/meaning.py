@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from blocklab.model.config import ModelConfig
+from blocklab.model.layers import Layer
 from blocklab.parts.attention import CausalAttention
 from blocklab.parts.experts import Experts
 from blocklab.parts.feed_forward import FeedForwardConfig
@@ -59,14 +60,32 @@ def differences(one: ModelConfig, other: ModelConfig) -> list[str]:
     return list(found.values())
 
 
-def lacking(config: ModelConfig, required: Mapping[str, Value]) -> list[str]:
-    """Where no layer has a value that a family requires."""
-    layers = [said for index, said in meaning(config).items() if index is not None]
-    return [
-        f"{path} ({layers[0].get(path)!r}, not {value!r})"
-        for path, value in required.items()
-        if all(said.get(path) != value for said in layers)
-    ]
+def nearest_layer(config: ModelConfig, required: Mapping[str, Value]) -> tuple[int, list[str]]:
+    """The first of the layers that have most of what a family requires, and what it lacks."""
+    lacking = {
+        index: [
+            f"{path} ({said.get(path)!r}, not {value!r})"
+            for path, value in required.items()
+            if said.get(path) != value
+        ]
+        for index, said in meaning(config).items()
+        if index is not None
+    }
+    return min(lacking.items(), key=lambda item: len(item[1]))
+
+
+def told_from(config: ModelConfig, index: int) -> ModelConfig:
+    """The same model: what layer `index` has is stated, and every layer that differs excepted."""
+    stated = config.layer(index)
+    if stated == Layer(block=config.block, positions=config.positions):
+        return config
+    layers = [(i, config.layer(i)) for i in range(config.n_layers)]
+    told = {
+        **stated.plain(),
+        "final_norm": config.norm_at_the_end.plain(),
+        "layers": [{"at": str(i), **layer.plain()} for i, layer in layers if layer != stated],
+    }
+    return ModelConfig.parse(config.plain() | told)
 
 
 def _flat(path: str, value: Value) -> Meaning:

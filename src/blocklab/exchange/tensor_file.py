@@ -249,14 +249,14 @@ class InMemory:
 
 
 def same_numbers(source: TensorSource, one: str, other: str) -> bool:
-    """Whether two tensors of a source are equal, looked at a few rows at a time."""
+    """Whether two tensors of a source are equal, looked at piece by piece."""
     if source.shape(one) != source.shape(other):
         return False
-    a, b = source.tensor(one), source.tensor(other)
-    return all(torch.equal(x, y) for x, y in _paired_rows(a, b))
+    a, b = source.tensor(one).flatten(), source.tensor(other).flatten()
+    return all(torch.equal(x, y) for x, y in _paired_pieces(a, b))
 
 
-def _paired_rows(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    rows = max(1, BLOCK // max(1, a[0].numel() * a.dtype.itemsize))
-    for first in range(0, len(a), rows):
-        yield a[first : first + rows], b[first : first + rows]
+def _paired_pieces(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    size = BLOCK // a.dtype.itemsize
+    for first in range(0, len(a), size):
+        yield a[first : first + size], b[first : first + size]

@@ -44,7 +44,8 @@ class Gemma(GemmaLike):
         if said["activation"] == "gelu":
             fields.notes.append("hidden_act 'gelu' means the tanh approximation in this family")
             said["activation"] = "gelu_tanh"
-        if fields.has("hidden_activation"):
-            said["activation"] = fields.one_of("hidden_activation", ACTIVATION_OF)
-        fields.ignore("hidden_activation")
+        other = fields.value("hidden_activation", None)
+        if other is not None and ACTIVATION_OF.get(str(other)) != said["activation"]:
+            # Older versions of transformers act by this one, newer by hidden_act.
+            raise fields.refused("hidden_activation", other, "the same as hidden_act")
         return said

@@ -5,7 +5,13 @@ from typing import Any, ClassVar
 
 from blocklab.exchange.families.gemma import GemmaLike
 from blocklab.exchange.families.layer_types import described_windows, sliding_layers, windows
-from blocklab.exchange.families.llama import ATTENTION, FEED_FORWARD, GATED_ROTARY, OUTSIDE
+from blocklab.exchange.families.llama import (
+    ATTENTION,
+    FEED_FORWARD,
+    GATED_ROTARY,
+    OUTSIDE,
+    undivided,
+)
 from blocklab.exchange.family import JsonObject
 from blocklab.exchange.fields import Fields
 from blocklab.exchange.names import Names, Whole
@@ -56,12 +62,17 @@ class Gemma2(GemmaLike):
     def slides(self, fields: Fields, layer: int) -> bool:
         return layer % 2 == 0
 
+    def unloadable(self, config: ModelConfig) -> list[str]:
+        block: Any = config.block
+        odd = undivided(config, block)
+        if not isinstance(_scalar(config, block), int):
+            odd.append(f"block.attention.scale ({block.attention.scale}, not 1 / sqrt of a whole)")
+        return odd
+
     def also(self, config: ModelConfig, block: Any) -> JsonObject:
         size, types = described_windows(config)
-        _, _, head_dim = block.attention.heads(config.d_model)
-        scale = block.attention.scale or head_dim**-0.5
         return super().also(config, block) | {
-            "query_pre_attn_scalar": _whole_if_exact(scale**-2),
+            "query_pre_attn_scalar": _scalar(config, block),
             "attn_logit_softcapping": block.attention.softcap,
             "final_logit_softcapping": config.head.softcap,
             "sliding_window": size or self.usual_window,
@@ -69,8 +80,10 @@ class Gemma2(GemmaLike):
         }
 
 
-def _whole_if_exact(scalar: float) -> float:
+def _scalar(config: ModelConfig, block: Any) -> float:
     """256 for a scale that was computed as 256 ** -0.5 and is squared with a last bit missing."""
+    _, _, head_dim = block.attention.heads(config.d_model)
+    scalar: float = (block.attention.scale or head_dim**-0.5) ** -2
     return round(scalar) if round(scalar) > 0 and abs(round(scalar) - scalar) < 1e-9 else scalar
 
 

@@ -34,12 +34,19 @@ class Gemma3Text(Gemma2):
         """Those of the global layers."""
         inner = fields.nested("rope_parameters")
         if inner is None:
+            scaling = _truncated(fields.nested("rope_scaling"))
+            if scaling is not None and scaling.has("type") and not scaling.has("rope_type"):
+                # Newer versions of transformers pass over it here.
+                raise scaling.refused("type", scaling.value("type"), "its newer name, rope_type")
             return rotary(fields, stated, theta=GLOBAL_THETA)
         inner.ignore(SLIDING)
+        # Of a model with one kind of layers some versions of transformers write these besides.
+        inner.expect("rope_type", "default")
+        inner.expect("rope_theta")
         said = inner.nested(FULL)
         inner.refuse_unread()
         base = GLOBAL_THETA if said is None else said.number("rope_theta", GLOBAL_THETA)
-        return one_rotary(said, fields, stated, base)
+        return one_rotary(_truncated(said), fields, stated, base)
 
     def local_positions(self, fields: Fields, stated: int) -> Rotary.Config:
         inner = fields.nested("rope_parameters")
@@ -47,18 +54,21 @@ class Gemma3Text(Gemma2):
         base = fields.number("rope_local_base_freq", LOCAL_THETA)
         if said is not None:
             base = said.number("rope_theta", base)
-        return one_rotary(said, fields, stated, base)
+        return one_rotary(_truncated(said), fields, stated, base)
 
     def slides(self, fields: Fields, layer: int) -> bool:
         return (layer + 1) % self.pattern(fields) != 0
 
     def pattern(self, fields: Fields) -> int:
-        fields.ignore("_sliding_window_pattern", "sliding_window_pattern")
-        newer = fields.has("_sliding_window_pattern")
-        return fields.whole("_sliding_window_pattern" if newer else "sliding_window_pattern", 6)
+        return fields.whole("sliding_window_pattern", 6)
 
     def layers(self, fields: Fields) -> list[JsonObject]:
-        self.pattern(fields)
+        pattern = self.pattern(fields)
+        if fields.has("layer_types"):
+            fields.ignore("_sliding_window_pattern")
+        else:
+            # Transformers writes it, and does not read it again.
+            fields.expect("_sliding_window_pattern", pattern)
         n_layers = fields.n_layers("num_hidden_layers")
         stated = fields.whole("max_position_embeddings")
         local = self.local_positions(fields, stated).plain()
@@ -82,3 +92,10 @@ class Gemma3Text(Gemma2):
             if (window is not None) == local and isinstance(layer.positions, Rotary.Config):
                 return layer.positions
         return None
+
+
+def _truncated(scaling: Fields | None) -> Fields | None:
+    """Where kinds of layers have their own, transformers computes no ramp that is not truncated."""
+    if scaling is not None:
+        scaling.expect("truncate", True)
+    return scaling

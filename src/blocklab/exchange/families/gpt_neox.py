@@ -89,12 +89,18 @@ class GPTNeoX(Family):
         theta = fields.number("rotary_emb_base", 10_000.0)
         share = fields.number("rotary_pct", 0.25)
         positions = rotary(fields, stated, theta=theta, fraction=share)
-        for name, old, new in (
-            ("rotary_emb_base", theta, positions.base),
-            ("rotary_pct", share, positions.fraction),
+        inner = fields.nested("rope_parameters") or fields.nested("rope_scaling")
+        for name, newer, old, new in (
+            ("rotary_emb_base", "rope_theta", theta, positions.base),
+            ("rotary_pct", "partial_rotary_factor", share, positions.fraction),
         ):
-            if fields.has(name) and old != new:
+            if old == new:
+                continue
+            if fields.has(name):
                 raise fields.refused(name, old, f"{new:g}, as the rotation says elsewhere")
+            if inner is None or not inner.has(newer):
+                # Beside the rotation's own object only the older name is ever read.
+                raise fields.refused(newer, new, f"{old:g}, or {name} in its place")
         return positions
 
     def describe(self, config: ModelConfig) -> JsonObject:

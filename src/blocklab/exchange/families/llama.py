@@ -74,7 +74,7 @@ class LlamaLike(Family):
     tied: ClassVar[bool] = False
     """What a missing `tie_word_embeddings` means."""
     n_kv_heads: ClassVar[int | None] = None
-    """What a missing `num_key_value_heads` means; None: as many as heads."""
+    """What a missing `num_key_value_heads` means; None, and null in the file: as many as heads."""
     head_dim: ClassVar[int | None] = None
 
     def config(self, fields: Fields) -> ModelConfig:
@@ -114,10 +114,12 @@ class LlamaLike(Family):
         head_dim = self.head_dim
         if fields.has("head_dim") or head_dim is None:
             head_dim = fields.optional_whole("head_dim")
+        stated = fields.states("num_key_value_heads")
+        n_kv_heads = n_heads if stated or self.n_kv_heads is None else self.n_kv_heads
         return {
             "kind": "causal",
             "n_heads": n_heads,
-            "n_kv_heads": fields.whole("num_key_value_heads", self.n_kv_heads or n_heads),
+            "n_kv_heads": fields.whole("num_key_value_heads", n_kv_heads),
             "head_dim": head_dim,
         }
 
@@ -179,11 +181,21 @@ class LlamaLike(Family):
         }
 
 
+def undivided(config: ModelConfig, block: Any) -> list[str]:
+    """Transformers wants as many heads as divide d_model in some families, whatever their width."""
+    n_heads = block.attention.n_heads
+    odd = config.d_model % n_heads
+    return [f"block.attention.n_heads ({n_heads} for d_model {config.d_model})"] if odd else []
+
+
 class Llama(LlamaLike):
     """Touvron et al. 2023; Grattafiori et al. 2024."""
 
     model_type = "llama"
     architecture = "LlamaForCausalLM"
+
+    def unloadable(self, config: ModelConfig) -> list[str]:
+        return undivided(config, config.block)
 
     def attention(self, fields: Fields) -> JsonObject:
         # What some releases add: that they are plain Llamas, and a length that no one reads.

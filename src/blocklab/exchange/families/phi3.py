@@ -55,6 +55,17 @@ class Phi3(LlamaLike):
             said["rope_scaling"] = _described(scaling, config.context_length)
         return said
 
+    def unloadable(self, config: ModelConfig) -> list[str]:
+        block: Any = config.block
+        positions = self.rotary_of(config)
+        n_heads, _, head_dim = block.attention.heads(config.d_model)
+        shared = config.d_model // n_heads
+        pairs = {int(width * positions.fraction) // 2 for width in (head_dim, shared)}
+        if not isinstance(positions.scaling, LongRope) or len(pairs) == 1:
+            return []
+        # Its factors are counted by the width of heads that share d_model.
+        return [f"block.attention.head_dim ({head_dim} beside longrope)"]
+
     def also(self, config: ModelConfig, block: Any) -> JsonObject:
         positions = self.rotary_of(config)
         scaling = positions.scaling

@@ -14,6 +14,7 @@ class Qwen2(LlamaLike):
     model_type = "qwen2"
     architecture = "Qwen2ForCausalLM"
     n_kv_heads = 32
+    own_tokenizer = "Qwen2Tokenizer"
     first_sliding: ClassVar[int] = 28
 
     def attention(self, fields: Fields) -> JsonObject:
