@@ -34,6 +34,27 @@ def test_the_likeliest_token_stays_however_small_a_share_is_asked_for(share: flo
     assert int(choice(top_p=share).next(given)) == int(given.argmax())
 
 
+@pytest.mark.parametrize("temperature", [1e-44, 1e-50, 1e-320])
+def test_a_temperature_that_float32_has_no_number_for_is_greedy(temperature: float) -> None:
+    given = torch.cat([logits(seed) for seed in range(3)])
+    rules = Sampling(temperature=temperature, seed=1)
+    drawing = Choice(rules, torch.zeros(3, 1, dtype=torch.long), None, VOCABULARY)
+    assert torch.equal(drawing.next(given), given.argmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("penalty", [1e-300, 1e-50, 1e50, 1e300])
+def test_an_extreme_penalty_decides_and_draws_a_token(penalty: float, dtype: torch.dtype) -> None:
+    given = logits(0)
+    met = torch.stack((given.argmax(), given.argmin()))[None]
+    for temperature in (0.0, 1.0):
+        rules = Sampling(temperature=temperature, repetition_penalty=penalty, seed=1)
+        drawn = int(Choice(rules, met.to(dtype), None, VOCABULARY).next(given))
+        # What divides by next to nothing lets nothing but the likeliest through; what divides by
+        # more than all leaves it at 0.
+        assert (drawn == int(met[0, 0])) == (penalty < 1)
+
+
 def total(given: Tensor) -> float:
     return float((given - given.amax()).softmax(-1).cumsum(-1)[0, -1])
 

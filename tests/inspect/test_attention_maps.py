@@ -30,6 +30,18 @@ def test_maps_times_values_are_what_the_output_projection_reads(config: ModelCon
         assert torch.allclose(mixed, seen[f"{path}.output"].inputs[0], atol=1e-9)
 
 
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_a_single_token_has_a_map_of_every_head_that_shares_keys(softcap: float | None) -> None:
+    config = bl.presets.gpt2(d_model=16, n_heads=4, n_kv_heads=2, n_layers=1, vocab_size=13)
+    model = randomized(config.with_changes({"block.attention.softcap": softcap}))
+    (weights,) = bl.inspect.attention_maps(model, random_tokens(2, 1))
+    assert weights is not None
+    assert torch.equal(weights, torch.ones(2, 4, 1, 1, dtype=torch.float64))
+    (heads,) = bl.inspect.head_measures(model, random_tokens(2, 1))
+    assert heads is not None
+    assert len(heads.largest_logit) == 4
+
+
 def test_uniform_scores_have_the_entropy_of_all_visible_keys() -> None:
     config = bl.presets.gpt2(d_model=16, n_heads=2, n_layers=1, vocab_size=13, context_length=10)
     model = bl.Transformer(config, seed=0)

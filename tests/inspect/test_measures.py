@@ -79,6 +79,13 @@ def test_units_cut_off_at_their_weights_are_counted_as_dead(kind: str) -> None:
     assert second.dead >= 5
 
 
+def test_what_all_positions_pass_beside_experts_is_not_taken_for_the_whole_part() -> None:
+    config = bl.presets.gpt2(d_model=16, n_heads=2, n_layers=1, vocab_size=13).with_changes(
+        {"block.feed_forward": {"kind": "experts", "d_ff": 24, "shared_d_ff": 8}}
+    )
+    assert bl.inspect.hidden_units(randomized(config), random_tokens()) == [None]
+
+
 def test_outliers_and_kurtosis_are_those_of_known_activations() -> None:
     config = bl.presets.gpt2(d_model=16, n_heads=2, n_layers=1, vocab_size=13).with_changes(
         {"block.feed_forward": {"kind": "mlp", "d_ff": 100, "activation": "identity"}}

@@ -36,6 +36,17 @@ def test_values_and_gradients_are_those_of_float64(leading, d_in, d_out, bias, t
         torch.testing.assert_close(p.grad.double(), q.grad, atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("grad", [True, False])
+def test_no_rows_give_no_rows(grad):
+    ours = Linear(7, 4)
+    with torch.set_grad_enabled(grad):
+        y = ours(torch.randn(0, 3, 7))
+    assert y.shape == (0, 3, 4)
+    if grad:
+        y.sum().backward()
+        assert not ours.weight.grad.any()
+
+
 def test_it_is_constructed_from_the_same_random_numbers_as_nn_linear():
     torch.manual_seed(3)
     ours = Linear(5, 7)

@@ -11,7 +11,9 @@ from blocklab.comparison.feed_forward import affine
 from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
 from blocklab.parts.attention import AttentionConfig, CausalAttention
+from blocklab.parts.contract import is_ours
 from blocklab.parts.positions import PositionsConfig, Rotary
+from blocklab.parts.rotary_scaling import NoScaling, RotaryScaling
 
 Mask = Literal["causal", "none", "sees_next", "not_itself", "future", "zeros", "after"]
 
@@ -23,6 +25,7 @@ class RotaryWiring:
     base: float
     fraction: float
     interleaved: bool
+    scaling: RotaryScaling
     what: Literal["both", "queries", "all", "nothing"] = "both"
     backwards: bool = False
 
@@ -40,8 +43,11 @@ class AttentionWiring:
     rotary: RotaryWiring | None
     mask: Mask = "causal"
     softmax: Literal["keys", "queries", "heads", "none"] = "keys"
-    parted: Literal["heads", "view"] = "heads"
-    """Whether heads are split off before positions move, or the memory is read as heads at once."""
+    groups: Literal["neighbours", "apart"] = "neighbours"
+    """Whether heads that share keys stand side by side, or n_kv_heads apart."""
+    parted: Literal["heads", "view", "interleaved"] = "heads"
+    """Whether heads are split off before positions move, or the memory is read as heads at once, or
+    a head's dimensions stand n_heads apart."""
     merged: Literal["heads", "view"] = "heads"
     output: bool = True
     biases: bool = True
@@ -54,16 +60,13 @@ def attention_wiring(
     config: AttentionConfig, d_model: int, positions: PositionsConfig | None
 ) -> AttentionWiring:
     """The wiring of causal attention. Raises BlocklabError for what it cannot say."""
-    if not isinstance(config, CausalAttention.Config):
+    if not (isinstance(config, CausalAttention.Config) and is_ours(config.module)):
         raise BlocklabError(f"attention kind '{config.kind}' cannot be compared; causal can")
     if config.qk_norm is not None:
         raise BlocklabError(
             "block.attention.qk_norm cannot be compared yet by parts; set it to null"
         )
     n_heads, n_kv_heads, head_dim = config.heads(d_model)
-    rotary = None
-    if isinstance(positions, Rotary.Config):
-        rotary = RotaryWiring(positions.base, positions.fraction, positions.interleaved)
     return AttentionWiring(
         n_heads,
         n_kv_heads,
@@ -71,8 +74,24 @@ def attention_wiring(
         config.scale or 1 / math.sqrt(head_dim),
         config.window,
         config.softcap,
-        rotary,
+        _rotary(positions),
     )
+
+
+def _rotary(positions: PositionsConfig | None) -> RotaryWiring | None:
+    """How attention turns; None where positions act on the embedding, or there are none."""
+    if positions is None or positions.kind in ("none", "learned", "sinusoidal"):
+        return None
+    if not (isinstance(positions, Rotary.Config) and is_ours(positions.module)):
+        raise BlocklabError(f"positions kind '{positions.kind}' cannot be compared")
+    scaling = positions.scaling
+    # What begins past a length that no comparison tries would look like none at all.
+    if not scaling.keys_stay(1, 2**62):
+        raise BlocklabError(
+            f"positions.scaling kind '{scaling.kind}' cannot be compared: it follows the "
+            "sequence's length; set it to none"
+        )
+    return RotaryWiring(positions.base, positions.fraction, positions.interleaved, scaling)
 
 
 def attend(x: Tensor, tensors: Tensors, wiring: AttentionWiring) -> Tensor:
@@ -90,7 +109,10 @@ def attend(x: Tensor, tensors: Tensors, wiring: AttentionWiring) -> Tensor:
     if wiring.rotary is not None:
         q, k, v = _turned(q, k, v, wiring.rotary)
     group = wiring.n_heads // wiring.n_kv_heads
-    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+    if wiring.groups == "apart":
+        k, v = k.repeat(1, group, 1, 1), v.repeat(1, group, 1, 1)
+    else:
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scores = q @ k.transpose(-1, -2) * wiring.scale  # (B, n_heads, T, T)
     if wiring.softcap is not None:
         scores = wiring.softcap * torch.tanh(scores / wiring.softcap)
@@ -115,6 +137,8 @@ def _parted(y: Tensor, heads: int, wiring: AttentionWiring) -> Tensor:
     batch, length, _ = y.shape
     if wiring.parted == "view":
         return y.reshape(batch, heads, length, wiring.head_dim)
+    if wiring.parted == "interleaved":
+        return y.view(batch, length, wiring.head_dim, heads).permute(0, 3, 1, 2)
     return y.view(batch, length, heads, wiring.head_dim).transpose(1, 2)
 
 
@@ -159,8 +183,11 @@ def _rotate(x: Tensor, wiring: RotaryWiring) -> Tensor:
     """(B, heads, T, head_dim), turned by place."""
     rotated = int(x.shape[-1] * wiring.fraction)
     exponents = torch.arange(0, rotated, 2, dtype=x.dtype) / rotated
-    angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * wiring.base**-exponents
-    cos, sin = angles.cos(), -angles.sin() if wiring.backwards else angles.sin()
+    lengths = torch.tensor([x.shape[2]])
+    frequencies = wiring.scaling.frequencies(wiring.base**-exponents, wiring.base, lengths)
+    angles = torch.arange(x.shape[2], dtype=x.dtype)[:, None] * frequencies
+    size = wiring.scaling.size()
+    cos, sin = angles.cos() * size, angles.sin() * (-size if wiring.backwards else size)
     turning, still = x[..., :rotated], x[..., rotated:]
     if wiring.interleaved:
         a, b = turning[..., 0::2], turning[..., 1::2]
@@ -180,6 +207,8 @@ ROTARY_MISTAKES = (
             {"rotary.what": "nothing"}),
     Mistake("rotary-queries-only", "rotates the queries but not the keys",
             {"rotary.what": "queries"}),
+    Mistake("rotary-not-stretched", "does not stretch its rotation as positions.scaling says",
+            {"rotary.scaling": NoScaling()}),
     Mistake("rotary-values-too", "rotates the values as well", {"rotary.what": "all"}),
     *(Mistake("rotary-base", f"rotates with base {base:,.0f}", {"rotary.base": base})
       for base in (10_000.0, 100_000.0, 500_000.0, 1_000_000.0)),
@@ -192,6 +221,7 @@ def attention_mistakes(wiring: AttentionWiring, d_model: int) -> tuple[Mistake, 
         ("no-scale", "does not divide the scores by √head_dim", 1.0),
         ("scaled-by-d-model", "divides the scores by √d_model, not by √head_dim",
          1 / math.sqrt(d_model)),
+        ("scaled-by-root", "divides the scores by √head_dim", 1 / math.sqrt(wiring.head_dim)),
         ("scaled-by-head-dim", "divides the scores by head_dim, not by its root",
          1 / wiring.head_dim),
         ("scale-inverted", "multiplies the scores by √head_dim instead of dividing",
@@ -200,8 +230,26 @@ def attention_mistakes(wiring: AttentionWiring, d_model: int) -> tuple[Mistake, 
     return (
         *(Mistake(name, words, {"scale": value}) for name, words, value in scales),
         *_ATTENTION_MISTAKES,
+        *_other_windows(wiring),
+        *(_GROUP_MISTAKES if wiring.n_kv_heads < wiring.n_heads else ()),
         *_other_heads(wiring),
         *ROTARY_MISTAKES,
+    )
+
+
+def _other_windows(wiring: AttentionWiring) -> tuple[Mistake, ...]:
+    """A window that counts the position itself wrongly, or that is not there."""
+    if wiring.window is None:
+        return ()
+    others = {"one-too-wide": wiring.window + 1, "one-too-narrow": wiring.window - 1}
+    words = f"tokens, itself included; the window is {wiring.window}"
+    return (
+        *(
+            Mistake(f"window-{name}", f"lets a position see {width} {words}", {"window": width})
+            for name, width in others.items()
+            if width
+        ),
+        Mistake("no-window", "has no window: a position sees all before it", {"window": None}),
     )
 
 
@@ -244,9 +292,12 @@ _ATTENTION_MISTAKES = (
     Mistake("softmax-over-heads", "takes the softmax over heads, not over keys",
             {"softmax": "heads"}),
     Mistake("no-softmax", "takes no softmax", {"softmax": "none"}),
+    Mistake("no-softcap", "does not cap its scores", {"softcap": None}),
     Mistake("heads-not-split", "reads memory as (B, n_heads, T, head_dim) without moving "
             "positions first: view to (B, T, n_heads, head_dim), then transpose",
             {"parted": "view"}),
+    Mistake("heads-interleaved", "takes every n_heads-th dimension for a head: view to (B, T, "
+            "n_heads, head_dim), not (B, T, head_dim, n_heads)", {"parted": "interleaved"}),
     Mistake("heads-not-merged", "joins the heads without moving them back: transpose(1, 2) before "
             "the last view", {"merged": "view"}),
     Mistake("heads-neither-split-nor-merged", "reads memory as (B, n_heads, T, head_dim) and back "
@@ -256,6 +307,11 @@ _ATTENTION_MISTAKES = (
     Mistake("biases-unused", "has biases that it does not add", {"biases": False}),
     Mistake("adds-its-input", "adds its input: the residual connection belongs to the block",
             {"adds_input": True}),
+)  # fmt: skip
+
+_GROUP_MISTAKES = (
+    Mistake("groups-apart", "shares keys and values between heads that stand n_kv_heads apart, not "
+            "between neighbours: repeat_interleave, not repeat", {"groups": "apart"}),
 )  # fmt: skip
 
 ATTENTION_CUTS = {

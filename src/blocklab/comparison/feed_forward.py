@@ -10,6 +10,7 @@ from torch import Tensor
 from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
 from blocklab.parts.activation import ACTIVATIONS, Activation
+from blocklab.parts.contract import is_ours
 from blocklab.parts.feed_forward import MLP, FeedForwardConfig, Gated
 
 
@@ -42,9 +43,9 @@ FeedForwardWiring = MLPWiring | GatedWiring
 
 def feed_forward_wiring(config: FeedForwardConfig) -> FeedForwardWiring:
     """The wiring of mlp and gated. Raises BlocklabError for other kinds."""
-    if isinstance(config, MLP.Config):
+    if isinstance(config, MLP.Config) and is_ours(config.module):
         return MLPWiring(config.activation)
-    if isinstance(config, Gated.Config):
+    if isinstance(config, Gated.Config) and is_ours(config.module):
         return GatedWiring(config.activation)
     raise BlocklabError(f"feed_forward kind '{config.kind}' cannot be compared; mlp and gated can")
 

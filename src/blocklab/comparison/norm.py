@@ -8,6 +8,7 @@ from torch import Tensor
 
 from blocklab.comparison.wiring import Mistake, Tensors, cut
 from blocklab.errors import BlocklabError
+from blocklab.parts.contract import is_ours
 from blocklab.parts.norm import LayerNorm, NoNorm, NormConfig, RMSNorm
 
 
@@ -34,13 +35,12 @@ def norm_wiring(config: NormConfig) -> NormWiring | None:
     """The wiring of a norm; None for kind none. Raises BlocklabError for kinds it cannot say."""
     if isinstance(config, NoNorm.Config):
         return None
-    if not isinstance(config, LayerNorm.Config | RMSNorm.Config):
+    if not (isinstance(config, LayerNorm.Config | RMSNorm.Config) and is_ours(config.module)):
         raise BlocklabError(f"norm kind '{config.kind}' cannot be compared; layer and rms can")
     return NormWiring(
         centred=isinstance(config, LayerNorm.Config),
         eps=config.eps,
         gain="one_more" if config.unit_offset else "plain",
-        shift=config.bias,
     )
 
 
@@ -87,7 +87,9 @@ NORM_MISTAKES = (
     Mistake("no-root", "divides by the variance, not by its root", {"measure": "square"}),
     Mistake("sum-not-mean", "takes the sum of squares, not their mean", {"measure": "total"}),
     Mistake("no-division", "does not divide at all", {"measure": "none"}),
+    Mistake("no-norm", "normalises nothing", {"measure": "none", "centred": False}),
     Mistake("gain-plus-one", "multiplies by 1 + weight, not by weight", {"gain": "one_more"}),
+    Mistake("gain-without-one", "multiplies by weight, not by 1 + weight", {"gain": "plain"}),
     Mistake("gain-unused", "does not multiply by its weight", {"gain": "none"}),
     Mistake("shift-unused", "does not add its bias", {"shift": False}),
     Mistake("wrong-axis", "normalises over positions, not over each vector", {"over": "positions"}),

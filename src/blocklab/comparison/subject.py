@@ -47,6 +47,8 @@ from blocklab.parts.part import PartConfig
 from blocklab.parts.positions import PositionsConfig
 
 BATCH, LENGTH = 2, 6
+MOST_POSITIONS = 128
+"""Of a probe that is made longer, so that a window shows."""
 ANY_WIDTH = 48
 """The width of the probe for a module that takes every width."""
 
@@ -212,7 +214,7 @@ def _attention(
         raise BlocklabError(_nothing_fits(learner, "attention", d))
     return Subject(
         "attention causal",
-        _random(BATCH, LENGTH, d),
+        _random(BATCH, _length(config.window), d),
         d,
         wiring,
         attend,
@@ -221,6 +223,18 @@ def _attention(
         tuple(layouts),
         _expected_attention(config, d),
     )
+
+
+def _length(window: int | None) -> int:
+    """Positions of a probe: some that a window hides, and one that a wider one would not."""
+    if window is None:
+        return LENGTH
+    if window > MOST_POSITIONS - 2:
+        raise BlocklabError(
+            f"block.attention.window: {window} is more than the {MOST_POSITIONS} positions that a "
+            "comparison tries; make it smaller in both"
+        )
+    return max(LENGTH, window + 2)
 
 
 def _expected_attention(config: CausalAttention.Config, d: int) -> dict[str, tuple[int, ...]]:
@@ -244,7 +258,9 @@ def _model(learner: Learner, config: ModelConfig) -> Subject:
             refused = refused or error
     if not layouts:
         raise refused or BlocklabError(_nothing_fits(learner, "model", d))
-    length = min(config.context_length - 1, LENGTH) or 1
+    window = wiring.attention.window
+    seen = None if window is None or window >= config.context_length else window
+    length = min(config.context_length - 1, _length(seen)) or 1
     generator = torch.Generator().manual_seed(1)
     return Subject(
         "model",

@@ -33,8 +33,10 @@ from blocklab.errors import BlocklabError
 from blocklab.model.block import StandardBlock
 from blocklab.model.config import ModelConfig
 from blocklab.model.sublayer import Placement
-from blocklab.parts.positions import Alibi, LearnedPositions, SinusoidalPositions
-from blocklab.parts.residual import Add, NoResidual
+from blocklab.parts.contract import is_ours
+from blocklab.parts.positions import LearnedPositions, SinusoidalPositions
+
+_SINUSOID_BASE = 10_000.0
 
 Joined = Literal["add", "none", "normed", "attention_only", "feed_forward_only"]
 
@@ -49,11 +51,13 @@ class TransformerWiring:
     placement: Placement
     residual: Joined
     final_norm: NormWiring | None
-    positions: Literal["learned", "sinusoidal", "none", "from_one"]
+    positions: Literal["learned", "sinusoidal", "none"]
     n_layers: int
     embedding_scale: float
     head: Literal["tied", "own"]
-    order: Literal["attention_first", "feed_forward_first"] = "attention_first"
+    first_place: int = 0
+    sinusoid_base: float = _SINUSOID_BASE
+    order: Literal["attention_first", "feed_forward_first", "together"] = "attention_first"
     shared_norm: bool = False
     answer: Literal["logits", "probabilities", "log_probabilities"] = "logits"
     final_normed: bool = True
@@ -65,14 +69,14 @@ class TransformerWiring:
 def transformer_wiring(config: ModelConfig) -> TransformerWiring:
     """The wiring of a config. Raises BlocklabError for what it cannot say."""
     block = config.block
-    if not isinstance(block, StandardBlock.Config) or config.layers or block.parallel != "off":
+    if not (isinstance(block, StandardBlock.Config) and is_ours(block.module)):
+        raise BlocklabError(f"block kind '{block.kind}' cannot be compared; standard can")
+    if config.layers or block.parallel != "off":
         raise BlocklabError("only models of equal standard blocks in series can be compared")
-    if not isinstance(block.residual, Add.Config | NoResidual.Config):
+    if block.residual.kind not in ("add", "none"):
         raise BlocklabError(f"residual kind '{block.residual.kind}' cannot be compared")
     if block.placement not in ("pre", "post"):
         raise BlocklabError(f"placement '{block.placement}' cannot be compared; pre and post can")
-    if isinstance(config.positions, Alibi.Config):
-        raise BlocklabError("positions kind 'alibi' cannot be compared")
     if config.head.scale or config.head.softcap:
         raise BlocklabError("head.scale and head.softcap cannot be compared; set them to null")
     added = {LearnedPositions.Config: "learned", SinusoidalPositions.Config: "sinusoidal"}
@@ -81,12 +85,17 @@ def transformer_wiring(config: ModelConfig) -> TransformerWiring:
         attention=attention_wiring(block.attention, config.d_model, config.positions),
         feed_forward=feed_forward_wiring(block.feed_forward),
         placement=block.placement,
-        residual="add" if isinstance(block.residual, Add.Config) else "none",
+        residual="add" if block.residual.kind == "add" else "none",
         final_norm=norm_wiring(config.norm_at_the_end),
         positions=added.get(type(config.positions), "none"),  # type: ignore[arg-type]
         n_layers=config.n_layers,
         embedding_scale=config.embedding_scale,
         head="tied" if config.tie_embeddings else "own",
+        sinusoid_base=(
+            config.positions.base
+            if isinstance(config.positions, SinusoidalPositions.Config)
+            else _SINUSOID_BASE
+        ),
     )
 
 
@@ -112,20 +121,22 @@ def transform(tokens: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Te
 def _places(length: int, tensors: Tensors, wiring: TransformerWiring, x: Tensor) -> Tensor:
     if wiring.positions == "none":
         return x.new_zeros(())
+    places = torch.arange(wiring.first_place, wiring.first_place + length)
     if wiring.positions == "sinusoidal":
         d = x.shape[-1]
         exponents = torch.arange(0, d, 2, dtype=x.dtype) / d
-        angles = torch.arange(length, dtype=x.dtype)[:, None] * 10_000.0**-exponents
+        angles = places[:, None] * wiring.sinusoid_base**-exponents
         return torch.stack((angles.sin(), angles.cos()), -1).flatten(-2)
-    first = 1 if wiring.positions == "from_one" else 0
     table = tensors["positions.weight"]
-    return table[torch.arange(first, first + length).clamp(max=len(table) - 1)]
+    return table[places.clamp(max=len(table) - 1)]
 
 
 def _block(x: Tensor, tensors: Tensors, wiring: TransformerWiring) -> Tensor:
     names = ["attention", "feed_forward"]
     if wiring.order == "feed_forward_first":
         names.reverse()
+    if wiring.order == "together":
+        return x + sum(_sublayer(name, x, tensors, wiring) - x for name in names)
     for name in names:
         x = _sublayer(name, x, tensors, wiring)
     return x
@@ -146,7 +157,7 @@ def _sublayer(name: str, x: Tensor, tensors: Tensors, wiring: TransformerWiring)
     h = norm(x) if wiring.placement == "pre" else x
     if wiring.cut in ("residual", f"residual_at_{name}"):
         x = x.detach()
-    added = branch(h)
+    added = norm(branch(h)) if wiring.placement == "output" else branch(h)
     joined = wiring.residual
     if joined == "normed":
         y = h + added
@@ -162,6 +173,8 @@ _TRANSFORMER_MISTAKES = (
             {"placement": "post"}),
     Mistake("placement-pre", "normalises before each sublayer (pre-norm), not after it",
             {"placement": "pre"}),
+    Mistake("placement-output", "normalises what each sublayer gives (x + norm(f(x))), not what it "
+            "is given", {"placement": "output"}),
     Mistake("residual-missing", "has no residual connections", {"residual": "none"}),
     Mistake("residual-there", "has residual connections", {"residual": "add"}),
     Mistake("residual-missing-at-feed-forward", "has no residual connection around the "
@@ -173,7 +186,7 @@ _TRANSFORMER_MISTAKES = (
     Mistake("no-final-norm", "has no norm before the head", {"final_normed": False}),
     Mistake("positions-missing", "adds no position embedding", {"positions": "none"}),
     Mistake("positions-from-one", "counts positions from 1, not from 0",
-            {"positions": "from_one"}),
+            {"first_place": 1}),
     Mistake("positions-sinusoidal", "adds sinusoidal positions", {"positions": "sinusoidal"}),
     Mistake("head-not-tied", "has a head of its own: it is not the embedding's table",
             {"head": "own"}),
@@ -181,6 +194,8 @@ _TRANSFORMER_MISTAKES = (
     Mistake("embedding-not-scaled", "does not scale its embeddings", {"embedding_scale": 1.0}),
     Mistake("feed-forward-first", "runs the feed-forward before attention",
             {"order": "feed_forward_first"}),
+    Mistake("sublayers-in-parallel", "runs attention and feed-forward on the same stream, side by "
+            "side, not one after the other", {"order": "together"}),
     Mistake("one-norm-for-both", "uses one norm for both sublayers", {"shared_norm": True}),
     Mistake("answers-probabilities", "gives probabilities (a softmax), not logits",
             {"answer": "probabilities"}),
@@ -202,9 +217,17 @@ def transformer_mistakes(wiring: TransformerWiring, d_model: int) -> tuple[Mista
                                   for path, value in m.changes.items()})
         for m in NORM_MISTAKES
     )  # fmt: skip
+    base = Mistake(
+        "sinusoid-base",
+        f"adds sinusoidal positions of base {_SINUSOID_BASE:,.0f}, not {wiring.sinusoid_base:,g}",
+        {"sinusoid_base": _SINUSOID_BASE},
+    )
+    last = Mistake("final-norm-there", "has a norm before the head", {"final_norm": wiring.norm})
     return (
         *_TRANSFORMER_MISTAKES,
         scaled,
+        base,
+        *([last] if wiring.final_norm is None else ()),
         *within("attention", attention_mistakes(wiring.attention, d_model)),
         *within("feed_forward", FEED_FORWARD_MISTAKES),
         *(norms if wiring.final_norm is not None else within("norm", NORM_MISTAKES)),

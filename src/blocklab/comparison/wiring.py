@@ -67,7 +67,7 @@ def applies(mistake: Mistake, wiring: object) -> bool:
             if not (is_dataclass(at) and step in {field.name for field in fields(at)}):
                 return False
             at = getattr(at, step)
-        if at == value or at is None:
+        if at == value:
             return False
     return True
 

@@ -11,14 +11,15 @@ from blocklab.errors import BlocklabError
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.parts.attention import CausalAttention
+from blocklab.parts.contract import is_ours
 
 
 class KeyValueCache:
     """Room for `capacity` tokens of `batch_size` sequences in every layer of a model.
 
-    Buffers (B, n_kv_heads, room, head_dim) are laid out at once for the layers whose record says
-    their sizes, with room for `capacity` tokens or for a window if that is less. Those of a user's
-    own attention follow its first keys and values and keep every token.
+    Buffers (B, n_kv_heads, room, head_dim) are laid out at once for the layers of blocklab's own
+    parts, with room for `capacity` tokens or for a window if that is less. Those of a user's own
+    attention or block follow its first keys and values and keep every token.
     """
 
     def __init__(
@@ -33,8 +34,11 @@ class KeyValueCache:
         self._length = 0
         self._layers: list[LayerBuffers] = []
         for index in range(config.n_layers):
-            attention = getattr(config.layer(index).block, "attention", None)
-            if not isinstance(attention, CausalAttention.Config):
+            block = config.layer(index).block
+            attention = getattr(block, "attention", None)
+            # A user's own may keep other keys than its record says, or others beside them.
+            ours = is_ours(block.module) and is_ours(getattr(attention, "module", object))
+            if not (ours and isinstance(attention, CausalAttention.Config)):
                 self._layers.append(LayerBuffers(self, capacity))
                 continue
             layer = LayerBuffers(self, min(capacity, attention.window or capacity))
@@ -64,6 +68,8 @@ class KeyValueCache:
         return all(layer.length == self._length for layer in self._layers)
 
     def layer(self, index: int) -> "LayerBuffers":
+        """The buffers of a layer, for one pass of some tokens through it."""
+        self._layers[index].begin()
         return self._layers[index]
 
     def advance(self, n_tokens: int) -> None:
@@ -72,7 +78,10 @@ class KeyValueCache:
 
 
 class LayerBuffers:
-    """Keys and values of one layer: all of them, or the last `room` in a ring."""
+    """Keys and values of one attention: all of them, or the last `room` in a ring.
+
+    A block of the user's own may have several: the second one's lie in buffers `beside` these.
+    """
 
     def __init__(self, cache: KeyValueCache, room: int) -> None:
         self._cache = cache
@@ -80,6 +89,14 @@ class LayerBuffers:
         self.length = 0
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
+        self.beside: LayerBuffers | None = None
+        self._extended = False
+
+    def begin(self) -> None:
+        """Before each pass: its first keys and values go here."""
+        self._extended = False
+        if self.beside is not None:
+            self.beside.begin()
 
     def make_room(self, keys: Tensor, values: Tensor) -> None:
         """Buffers for `room` tokens, otherwise shaped like these.
@@ -99,6 +116,10 @@ class LayerBuffers:
         token may come as the ring lies: slot s at place s % S. Raises BlocklabError when they do
         not fit any more.
         """
+        if self._extended:
+            self.beside = self.beside or LayerBuffers(self._cache, self._cache.capacity)
+            return self.beside.extend(keys, values)
+        self._extended = True
         start, _ = self._counted(keys.shape[2])
         if self.keys is None or self.values is None:
             self.make_room(keys, values)

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from blocklab.errors import BlocklabError
 from blocklab.expected import require, require_whole, require_whole_numbers
@@ -96,7 +96,9 @@ def sample_tokens(
     and no sequence's tokens depend on what else is in the batch. Prompts of different lengths stand
     in one batch with padding on the left and an `attention_mask` (B, T), 1 for real tokens. A
     sequence that has met one of `stop_ids` repeats it. `past_context` says what to do where the
-    context ends. The model computes without dropout, and its mode stays as it was.
+    context ends. The model computes without dropout, and its mode stays as it was. A part of the
+    user's own that looks at earlier tokens otherwise than through `context.extend` is found out at
+    the first cached token; all tokens are then read anew at each step.
 
     `compiled` reads new tokens by compiled code: on a processor, with a cache, and with blocklab's
     own parts. Null does so where that saves more time than compiling takes (`COMPILED_FROM`), and
@@ -158,6 +160,7 @@ class _Reader:
         self.must_compile = False
         self.packed: PackedWeights | None = None
         self.readable = capacity
+        self.proven = not any(map(_is_a_users, model.modules()))
         fits = tokens.shape[1] <= capacity
         self.cache = (
             KeyValueCache.of(model, tokens.shape[0], capacity) if use_cache and fits else None
@@ -200,9 +203,7 @@ class _Reader:
         with self.evaluating:
             if self.cache is not None:
                 return self._read_new(self.cache)
-            window = slice(-self.readable, None)
-            mask = None if self.mask is None else self.mask[:, window]
-            return self._last_logits(self.model.features(self.tokens[:, window], mask))
+            return self._read_all()
 
     def _cache_serves(self, cache: KeyValueCache) -> bool:
         end, padded = self.tokens.shape[1], self.mask is not None
@@ -226,17 +227,40 @@ class _Reader:
         return None
 
     def _read_new(self, cache: KeyValueCache) -> Tensor:
-        new = self.tokens[:, cache.length :]
+        extends, new = cache.length > 0, self.tokens[:, cache.length :]
         if self.new_tokens >= PACKED_FROM and cache.length and self.packed is None:
             self.packed = PackedWeights(self.model)
         with self.packed or nullcontext():
             logits = self._last_logits(self.model.features(new, self.mask, cache))
         if not cache.complete:
             self.cache = None
+        elif extends and not self.proven:
+            return self._proven(logits)
         return logits
+
+    def _proven(self, logits: Tensor) -> Tensor:
+        """The first logits that came from cached tokens, or those of all tokens where they differ.
+
+        A part of the user's own may look at earlier tokens that it has not put into the cache.
+        """
+        self.proven, anew = True, self._read_all()
+        rounding = torch.finfo(anew.dtype).eps ** 0.5 * float(anew.abs().max())
+        if torch.allclose(logits, anew, rtol=0.0, atol=rounding, equal_nan=True):
+            return logits
+        self.cache = None
+        return anew
+
+    def _read_all(self) -> Tensor:
+        window = slice(-self.readable, None)
+        mask = None if self.mask is None else self.mask[:, window]
+        return self._last_logits(self.model.features(self.tokens[:, window], mask))
 
     def _last_logits(self, stream: Tensor) -> Tensor:
         return self.model.head(stream[:, -1])  # type: ignore[no-any-return]
+
+
+def _is_a_users(module: nn.Module) -> bool:
+    return type(module).__module__.split(".")[0] not in ("blocklab", "torch")
 
 
 def checked_policy(name: str) -> PastContext:

@@ -90,9 +90,10 @@ class Choice:
         self.streams = sampling.streams(len(tokens))
         self.met: Tensor | None = None  # (B, vocab_size)
         if sampling.repetition_penalty != 1.0:
-            real = torch.ones_like(tokens) if attention_mask is None else attention_mask.long()
-            counts = torch.zeros(len(tokens), vocab_size, dtype=torch.long, device=tokens.device)
-            self.met = counts.scatter_add_(1, tokens, real) > 0
+            ids = tokens.long()
+            real = torch.ones_like(ids) if attention_mask is None else attention_mask.long()
+            counts = torch.zeros(len(ids), vocab_size, dtype=torch.long, device=ids.device)
+            self.met = counts.scatter_add_(1, ids, real) > 0
 
     def next(self, logits: Tensor) -> Tensor:
         """Ids (B,) for logits (B, vocab_size)."""
@@ -105,15 +106,18 @@ class Choice:
         if self.met is not None:
             penalty = self.sampling.repetition_penalty
             penalised = torch.where(logits > 0, logits / penalty, logits * penalty)
-            logits = torch.where(self.met, penalised, logits)
+            # What an extreme penalty makes infinite, or of infinity times nothing, is a number too.
+            logits = torch.where(self.met, penalised.nan_to_num(), logits)
         ids = logits.argmax(-1) if self.sampling.temperature == 0 else self._drawn(logits)
         if self.met is not None:
             self.met.scatter_(1, ids[:, None], True)
         return ids
 
     def _drawn(self, logits: Tensor) -> Tensor:
-        # From the largest down, so that a small temperature overflows to zero probability only.
-        scores = (logits - logits.amax(-1, keepdim=True)) / self.sampling.temperature
+        # From the largest down, so that a small temperature overflows to zero probability only;
+        # one that the logits' precision rounds to zero would turn the largest into NaN.
+        temperature = max(self.sampling.temperature, torch.finfo(logits.dtype).tiny)
+        scores = (logits - logits.amax(-1, keepdim=True)) / temperature
         scores, ids = self._kept(scores)
         reached = scores.softmax(-1).cumsum(-1)
         # Above 0 and at most 1: the first token that reaches it has a probability of its own.

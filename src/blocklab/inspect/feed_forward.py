@@ -61,9 +61,11 @@ def writer_path(model: Transformer, block: int) -> str | None:
         for name, spec in specs.items()
         if spec.role == "writer" and name.startswith("feed_forward.")
     ]
-    modules = dict(model.named_modules())
-    linear = [path for path in writers if isinstance(modules.get(path), nn.Linear)]
-    return linear[0] if len(linear) == 1 else None
+    if len(writers) != 1:
+        return None
+    # Stacks of experts are no linear map: a parameter has no module of its own.
+    (path,) = writers
+    return path if isinstance(dict(model.named_modules()).get(path), nn.Linear) else None
 
 
 def _measured(hidden: Tensor) -> HiddenUnits:

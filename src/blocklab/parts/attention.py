@@ -168,7 +168,8 @@ class CausalAttention(nn.Module):
             return self._attend_once_by_sums(queries, keys, values, mask, context)
         if self.softcap is not None:
             return self._attend_by_products(queries, keys, values, mask, context)
-        if queries.shape[2] == 1:
+        # Whoever looks on is to see the scores of every head, also of a single query.
+        if queries.shape[2] == 1 and not is_plain_torch():
             return self._attend_once(queries, keys, values, mask, context)
         if mask is None and not context.dropout and _may_be_by_hand(queries, keys):
             return causal.causal_attention(queries, keys, values, self.scale)

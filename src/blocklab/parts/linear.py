@@ -89,9 +89,14 @@ def in_plain_torch() -> Iterator[None]:
 
 
 def is_plain_torch() -> bool:
-    """Whether only PyTorch's own functions may be used: asked for, or to be compiled."""
+    """Whether only PyTorch's own functions may be used: asked for, compiled or transformed."""
     # In this order: a compiler cannot read a context variable, it would break the graph in two.
-    return torch.compiler.is_compiling() or _plainly.get()
+    return torch.compiler.is_compiling() or _plainly.get() or _is_transformed()
+
+
+def _is_transformed() -> bool:
+    """Whether torch.func is at work: `vmap` has rules for PyTorch's own functions only."""
+    return bool(torch._C._are_functorch_transforms_active())
 
 
 _NONE: Mapping[nn.Module, Tensor] = MappingProxyType({})
@@ -104,7 +109,8 @@ class Linear(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         if torch.compiler.is_compiling() and few_rows.are_traced():
             return few_rows.product(x, self.weight, self.bias)
-        if is_plain_torch() or torch.is_autocast_enabled("cpu"):
+        # oneDNN refuses to multiply no rows at all.
+        if is_plain_torch() or torch.is_autocast_enabled("cpu") or not x.numel():
             return F.linear(x, self.weight, self.bias)
         packed = _active.get().get(self)
         if packed is not None and packed.dtype == x.dtype:
