@@ -158,3 +158,11 @@ def test_a_constructor_that_takes_a_configuration_is_given_one(run, mine):
     code, said, _ = run("compare", f"{mine}:FeedForward", "feed_forward.mlp")
     assert code == 0
     assert "agree" in said
+
+
+def test_weights_of_more_rows_than_gpt2_s_are_not_read_by_its_tokenizer(run, text, tmp_path):
+    config = bl.presets.llama(d_model=24, n_layers=1, n_heads=2, vocab_size=50_300)
+    folder = bl.export_huggingface(bl.Transformer(config), tmp_path / "model")
+    code, _, said = run("inspect", folder, "--corpus", text)
+    assert code == 2
+    assert "the model has weights but no tokenizer came with them; give --tokenizer" in said

@@ -113,6 +113,8 @@ def test_json_lines_are_documents_with_the_line_in_their_name(tmp_path: Path) ->
     [
         (b"{", "line 2: not JSON"),
         (b'{"txt": "a", "id": 2}', 'line 2: no "text", found the keys txt, id'),
+        (json.dumps(dict.fromkeys("abcdefghijk")).encode(), "keys a, .* g, h, and 3 more$"),
+        (b'{"%s": 1}' % (b"long " * 99), r"found the keys (long ){40}$"),
         (b'"text"', "line 2: expected an object"),
         (b'{"text": 5}', 'line 2: "text" is 5'),
         (b"[" * 200_000, r"line 2: not JSON that can be read \(nested too deeply\)"),

@@ -15,7 +15,7 @@ import blocklab as bl
 from blocklab.data.reading import in_pieces
 from blocklab.data.tokenizer import ByteTokenizer, Tokenizer, train_bpe
 from blocklab.errors import BlocklabError
-from blocklab.training.perplexity import EncodedText, encode_text, perplexity
+from blocklab.training.perplexity import EncodedText, Perplexity, encode_text, perplexity
 
 CONTEXT = 8
 CONFIG = bl.presets.modern(
@@ -208,3 +208,10 @@ def test_without_bytes_there_are_no_bits_per_byte() -> None:
     with pytest.raises(BlocklabError, match="0 tokens"):
         encode_text([], BYTES)
     assert isinstance(encode_text([["ab"]], BYTES), EncodedText)
+
+
+@pytest.mark.parametrize("loss", [2.0, 800.0, math.inf, math.nan])
+def test_the_perplexity_of_a_loss_that_is_no_number_is_none_either(loss: float) -> None:
+    found = Perplexity(loss, 1, 1, 1, 1, 1, 1).perplexity
+    expected = {2.0: math.exp(2.0), 800.0: math.inf}.get(loss, loss)
+    assert found == expected or (math.isnan(found) and math.isnan(loss))

@@ -102,6 +102,19 @@ def test_a_finished_run_keeps_no_optimiser_state(dataset, tmp_path):
     }
 
 
+def test_saving_takes_a_twentieth_of_the_time_at_most(dataset, tmp_path, monkeypatch):
+    taken = []
+
+    def slow(*given):
+        taken.append(time.sleep(0.1))
+
+    monkeypatch.setattr("blocklab.training.run.save_checkpoint", slow)
+    train_run(spec(dataset), tmp_path / "run", dataset[1], checkpoint_seconds=1e-6)
+    assert len(taken) == 1
+    train_run(spec(dataset), tmp_path / "every", dataset[1], checkpoint_seconds=0)
+    assert len(taken) == 1 + 11
+
+
 def test_a_checkpoint_of_another_run_is_not_resumed(dataset, tmp_path):
     with pytest.raises(Stopped):
         train_run(spec(dataset), tmp_path / "run", dataset[1], should_stop=lambda: True)
@@ -123,6 +136,23 @@ def test_a_diverged_run_finishes_without_a_loss(dataset, tmp_path):
     assert outcome.validation_loss is None
     assert outcome.diverged_at is not None
     assert outcome.diverged_in
+
+
+def test_the_record_of_a_run_that_came_to_no_number_is_json_and_reads_as_it_was(dataset, tmp_path):
+    def refuse(word):
+        raise AssertionError(f"{word} is not JSON")
+
+    config, start = spec(dataset).model, Transformer(spec(dataset).model, seed=1)
+    with torch.no_grad():
+        start.head.weight.fill_(math.nan)
+    begun = {"model": config.plain(), "weights": weights_fingerprint(start)}
+    run = RunSpec.parse(spec(dataset).plain() | begun)
+    outcome = train_run(run, tmp_path / "run", dataset[1], start=start)
+    assert (outcome.diverged_at, outcome.diverged_in) == (1, "loss")
+    assert math.isnan(outcome.start_loss)
+    stored = (tmp_path / "run" / "run.json").read_text()
+    assert json.loads(stored, parse_constant=refuse)["outcome"]["start_loss"] is None
+    assert repr(finished(tmp_path / "run")) == repr(outcome)
 
 
 def test_a_run_that_ends_no_better_than_it_began_has_diverged(dataset, tmp_path):

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import io
 import os
-import re
 import signal
 import sys
 import threading
@@ -62,9 +61,6 @@ for _command in _COMMANDS:
 # Typer carries click inside it; the base of what it exports is what every wrong usage raises.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
-NO_MEMORY = re.compile("not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
-"""How torch's errors, which have no class of their own on a processor, say it."""
-
 STOPPED = 130
 SPEAKING_SECONDS = 2.0
 SHOWN_OF_A_NAME = 60
@@ -82,8 +78,9 @@ def main() -> None:
     interrupted = threading.Event()
     try:
         with _told_of_interrupts(interrupted):
-            _require_one_process(sys.argv[1:])
-            code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+            code = 0
+            if not _is_done_by_another(sys.argv[1:]):
+                code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
     except Exception as error:
         # Ctrl-C in the middle of an import leaves the importer with errors of its own.
         ours = isinstance(error, BlocklabError) or not interrupted.is_set()
@@ -93,13 +90,20 @@ def main() -> None:
     _end(code if isinstance(code, int) else 0)
 
 
-def _require_one_process(arguments: list[str]) -> None:
-    """Raise BlocklabError where several would do the same, each for itself."""
-    if started_by_torchrun() and arguments[:1] != ["train"]:
+def _is_done_by_another(arguments: list[str]) -> bool:
+    """Whether this is one of several processes of which another does it for all.
+
+    Raises BlocklabError where they would train many runs, each all of them.
+    """
+    asked = arguments[:1]
+    if not started_by_torchrun() or asked == ["train"]:
+        return False
+    if asked in (["ablate"], ["reproduce"]):
         raise BlocklabError(
             "torchrun is for training one model that is too large for a device: torchrun … -m "
-            "blocklab train MODEL"
+            f"blocklab train MODEL; start blocklab {asked[0]} without it"
         )
+    return os.environ.get("RANK", os.environ["LOCAL_RANK"]) != "0"
 
 
 def _end(code: int) -> NoReturn:
@@ -110,7 +114,10 @@ def _end(code: int) -> NoReturn:
 
 @contextlib.contextmanager
 def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
-    """Ctrl-C also sets `interrupted`. After one the process is about to end: no other is heard."""
+    """Ctrl-C also sets `interrupted`. After one the process is about to end: no other is heard.
+
+    SIGTERM, by which a cluster's queue or a machine that shuts down asks to end, is heard as one.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         interrupted.set()
@@ -119,10 +126,12 @@ def _told_of_interrupts(interrupted: threading.Event) -> Iterator[None]:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
+    asked_to_end = signal.signal(signal.SIGTERM, lambda *asked: signal.raise_signal(signal.SIGINT))
     hand_over(interrupt)
     try:
         yield
     finally:
+        signal.signal(signal.SIGTERM, asked_to_end)
         hand_over(signal.SIG_IGN if interrupted.is_set() else signal.default_int_handler)
 
 
@@ -142,7 +151,9 @@ def _code_of(error: Exception) -> int:
         return _say(_refusal(error), 2 if error.errno in BAD_NAMES else 1)
     if isinstance(error, ValueError) and str(error).startswith("embedded null"):
         return _say("a name or a path holds a character of code 0; no file can be called so", 2)
-    if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)):
+    from blocklab.training.memory import is_too_little
+
+    if is_too_little(error):
         return _say(f"not enough memory: {str(error).splitlines()[0]}", 1)
     raise error
 

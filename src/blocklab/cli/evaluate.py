@@ -50,6 +50,7 @@ def evaluate(
     from blocklab.study.plugins import load_plugins
     from blocklab.training.memory import keep_freed_memory
     from blocklab.training.perplexity import encode_text, perplexity
+    from blocklab.training.strict_json import strict
 
     load_plugins(plugin or ())
     asked = evaluated_text(model, corpus, part, encoding)
@@ -86,7 +87,7 @@ def evaluate(
             "stride": found.stride,
             "context": found.context,
         }
-        typer.echo(json.dumps(fields))
+        typer.echo(json.dumps(strict(fields), allow_nan=False))
         return
     typer.echo(f"loss           {found.loss:.4f} nats a token")
     typer.echo(f"perplexity     {found.perplexity:,.2f}")

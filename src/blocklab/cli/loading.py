@@ -9,7 +9,7 @@ from torch import Tensor
 
 from blocklab.cli import models
 from blocklab.cli.model_argument import is_untrained, model_config
-from blocklab.cli.starting_point import fitting_tokenizer
+from blocklab.cli.starting_point import assumed_tokenizer
 from blocklab.data.corpora import Say, read_corpus
 from blocklab.data.dataset import DataConfig, prepare
 from blocklab.data.tokenizer import Tokenizer
@@ -85,12 +85,9 @@ def batch_of_text(
         ids = named.tokenizer.encode(_start_of(data, needed * CHARACTERS_PER_TOKEN, say))
         config, tokens = named.config, torch.tensor(ids)
     else:
-        chosen = tokenizer or fitting_tokenizer(named.config.vocab_size)
-        if named.model is not None and tokenizer is None and chosen != "gpt2":
-            raise BlocklabError(
-                "the model has weights but no tokenizer came with them; give --tokenizer "
-                "(bytes, gpt2 or a tokenizer.json), or any other text means nothing to it"
-            )
+        chosen = tokenizer or assumed_tokenizer(
+            named.config.vocab_size, has_weights=named.model is not None
+        )
         dataset = prepare(data.model_copy(update={"tokenizer": chosen}), say=say)
         config = resolved_vocabulary(named.config, dataset.vocab_size)
         tokens = torch.from_numpy(dataset.validation[:needed].astype("int64"))

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
@@ -11,6 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from blocklab.cli.screen import console
 from blocklab.data.dataset import Dataset
 from blocklab.report.formats import counted
+from blocklab.training.devices import PROCESSOR
+from blocklab.training.numerics import Numerics
 from blocklab.training.run import RunOutcome
 from blocklab.training.trainer import Trainer
 
@@ -20,14 +23,14 @@ LINE_EVERY_SECONDS = 15.0
 class RunProgress:
     """A bar on a terminal, a line every so often elsewhere; the first Ctrl-C asks to stop.
 
-    `one_of_several` processes hears it twice, from the terminal and from torchrun, which may also
-    say it as SIGTERM; all but one are `quiet`.
+    So does SIGTERM, by which a cluster's queue or a machine that shuts down asks. `one_of_several`
+    processes hears it twice, from the terminal and from torchrun; all but one are `quiet`.
     """
 
     def __init__(self, folder: Path, *, one_of_several: bool = False, quiet: bool = False) -> None:
         self.folder = folder
         self.patient = one_of_several
-        self.signals = [signal.SIGINT, *([signal.SIGTERM] if one_of_several else [])]
+        self.signals = [signal.SIGINT, signal.SIGTERM]
         self.console = console(stderr=True, quiet=quiet)
         self.stopping = False
         self.said_at = time.monotonic()
@@ -79,13 +82,20 @@ class RunProgress:
             self.say(note)
 
     def begun(self, trainer: Trainer) -> None:
-        """Which parameters are updated by what."""
+        """Which parameters are updated by what, for how long, where, and from which step on."""
         groups = [
-            f"{group.optimizer} of {group.n_tensors:,} {group.name} ({group.n_parameters:,}), "
+            f"{group.optimizer} of {group.name} ({counted(group.n_tensors, 'tensor')}, "
+            f"{group.n_parameters:,} parameters), "
             + (f"decay {group.decay:g}" if group.decay else "no decay")
             for group in trainer.optimizer.groups
         ]
         self.say(f"parameters: {'; '.join(groups)}")
+        for line in _of_its_length(trainer):
+            self.say(line)
+        if trainer.steps_done:
+            self.say(f"going on after step {trainer.steps_done:,}")
+        # What was done before says nothing of how long the rest takes.
+        self.bar.reset(self.task, total=trainer.total_steps, completed=trainer.steps_done)
 
     def stepped(self, step: int, total: int, loss: float) -> None:
         self.bar.update(self.task, completed=step, total=total, loss=f"{loss:.3f}")
@@ -93,6 +103,9 @@ class RunProgress:
             return
         self.said_at = time.monotonic()
         self.say(f"step {step} of {total}, loss {loss:.3f}")
+
+    def evaluated(self, step: int, loss: float) -> None:
+        self.say(f"step {step}: validation loss {loss:.4f}")
 
     def say_how_to_go_on(self) -> None:
         self.say(f"stopped and saved in {self.folder}; run the same command with --resume to go on")
@@ -113,3 +126,28 @@ class RunProgress:
                 f"tokens ({outcome.epochs:.2f} epochs), {outcome.tokens_per_second:,.0f} tokens/s"
             )
         self.say(f"the run is in {self.folder}")
+
+
+def _of_its_length(trainer: Trainer) -> Iterator[str]:
+    """How much is read, and in which numerics."""
+    total, batch = trainer.total_steps or 0, trainer.training.batch_size
+    context = trainer.config.context_length
+    tokens = total * batch * context
+    yield (
+        f"{counted(total, 'step')} of {batch} × {context} tokens: {tokens:,} in all, "
+        f"{tokens / len(trainer.dataset.train):.2f} epochs; {_told(trainer.numerics)}"
+    )
+    evaluations = -(-total // (trainer.training.evaluate_every or total))
+    swept = evaluations * trainer.validation.n_targets
+    if swept > tokens:
+        yield (
+            f"evaluating reads {swept:,} tokens in all, more than training: "
+            "training.validation_tokens says how many it may read each time"
+        )
+
+
+def _told(numerics: Numerics) -> str:
+    """Where and in what a training computes, in words."""
+    threads = f", {counted(numerics.threads, 'thread')}" if numerics.device == PROCESSOR else ""
+    compiled = ", compiled" if numerics.compile else ""
+    return f"{numerics.dtype} on {numerics.device}{threads}{compiled}"

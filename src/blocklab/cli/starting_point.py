@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from blocklab.cli.model_argument import is_untrained, model_config
-from blocklab.cli.models import named_model
+from blocklab.cli.models import GPT2_ROWS, named_model
 from blocklab.data.cache import writable_cache, write_json
 from blocklab.data.prepared import Dataset
 from blocklab.data.tokenizer import Tokenizer
+from blocklab.errors import BlocklabError
 from blocklab.exchange.runs import keep_conventions
 from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
@@ -23,6 +24,7 @@ class StartingPoint:
     tokenizer: Tokenizer | None = None
     start_ids: tuple[int, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def keep(self, dataset: Dataset, folder: Path) -> None:
         """Keep in a run's folder what reads its text and, where that is the model's own tokenizer,
@@ -41,10 +43,10 @@ class StartingPoint:
         return None if self.model is None else weights_fingerprint(self.model)
 
     def tokenizer_name(self, vocab_size: int | None) -> str | None:
-        """The model's own tokenizer as a path, else one that fills the vocabulary."""
+        """The model's own tokenizer as a path, else `assumed_tokenizer`."""
         if self.tokenizer is not None:
             return str(_kept(self.tokenizer))
-        return fitting_tokenizer(vocab_size)
+        return assumed_tokenizer(vocab_size, has_weights=self.model is not None)
 
 
 def starting_point(name: str, from_scratch: bool) -> StartingPoint:
@@ -57,15 +59,29 @@ def starting_point(name: str, from_scratch: bool) -> StartingPoint:
     # The optimiser keeps float32 weights, whatever they were stored in.
     named = named_model(name, "float32")
     return StartingPoint(
-        named.model.config, named.model, named.tokenizer, named.start_ids, named.stop_ids
+        named.model.config,
+        named.model,
+        named.tokenizer,
+        named.start_ids,
+        named.stop_ids,
+        named.notes,
     )
 
 
-def fitting_tokenizer(vocab_size: int | None) -> str | None:
-    """A tokenizer that fills a vocabulary: GPT-2's own for 50,257 rows or more, else a BPE."""
+def assumed_tokenizer(vocab_size: int | None, *, has_weights: bool) -> str | None:
+    """The name of what reads text for a model that no tokenizer came with: GPT-2's own, or a BPE
+    that fills the vocabulary; null where any size will do.
+
+    Raises BlocklabError where the model has learnt from ids that cannot be known.
+    """
+    if has_weights and vocab_size != GPT2_ROWS:
+        raise BlocklabError(
+            "the model has weights but no tokenizer came with them; give --tokenizer (bytes, gpt2 "
+            "or a tokenizer.json), or any other text means nothing to it"
+        )
     if vocab_size is None:
         return None
-    return "gpt2" if vocab_size >= 50257 else f"bpe:{vocab_size}"
+    return "gpt2" if vocab_size >= GPT2_ROWS else f"bpe:{vocab_size}"
 
 
 def _kept(tokenizer: Tokenizer) -> Path:

@@ -162,7 +162,9 @@ class _Preparation:
         train_size = size * (1 - chosen.share)
         ratio = min(1.0, SAMPLE / train_size)
         if ratio < 1:
-            notes.append(f"{self.tokenizer_name} learnt from {ratio:.1%} of the training text")
+            notes.append(
+                f"{self.tokenizer_name} learnt from {100 * ratio:.1f} % of the training text"
+            )
         self.say(f"learning {self.tokenizer_name} from {train_size * ratio / 1e6:,.1f} MB")
         pieces = (text for _, side, text in chosen.texts(self.corpus) if side is Side.TRAIN)
         tokenizer = train_bpe(_evenly(pieces, ratio), wanted)

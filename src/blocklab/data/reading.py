@@ -10,7 +10,8 @@ import io
 import json
 import re
 import reprlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias
 
@@ -25,6 +26,7 @@ Stream: TypeAlias = tuple[str, Iterator[str]]
 PIECE = 1 << 16  # characters
 BLOCK = 1 << 18  # bytes
 LONGEST_LINE = 1 << 28  # characters of one .jsonl line
+LISTED = 8  # names in an error
 
 _LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 _NOT_RAW_BYTES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
@@ -246,11 +248,18 @@ def _text_field(line: str, at: str) -> str:
         found = reprlib.repr(entry)
         raise BlocklabError(f'{at}: expected an object with "text", found {found:.40}')
     if "text" not in entry:
-        raise BlocklabError(f'{at}: no "text", found the keys {", ".join(entry) or "(none)"}')
+        raise BlocklabError(f'{at}: no "text", found the keys {_listed(entry)}')
     text = entry["text"]
     if not isinstance(text, str):
         raise BlocklabError(f'{at}: "text" is {reprlib.repr(text):.40}, expected a string')
     return text
+
+
+def _listed(names: Collection[str]) -> str:
+    """Some of the names, for a line that is read by eye."""
+    some = ", ".join(islice(names, LISTED)) or "(none)"
+    more = len(names) - LISTED
+    return f"{some:.200}, and {more} more" if more > 0 else f"{some:.200}"
 
 
 def cleaned(text: str, where: str, errors: Errors, notes: Notes) -> str:
@@ -280,7 +289,7 @@ def parquet_rows(path: Path, where: str, errors: Errors, notes: Notes) -> Iterat
     with table:
         names = table.schema_arrow.names
         if "text" not in names:
-            raise BlocklabError(f"{where}: no column 'text', found {', '.join(names)}")
+            raise BlocklabError(f"{where}: no column 'text', found {_listed(names)}")
         row = 0
         for batch in table.iter_batches(batch_size=256, columns=["text"]):
             for text in batch.column(0).to_pylist():

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import refused, remove_partial, write_atomically
+from blocklab.training.strict_json import restored, strict
 from blocklab.training.tensors import write_tensors
 
 JsonObject: TypeAlias = dict[str, Any]
@@ -148,11 +149,7 @@ def _read(path: Path) -> Checkpoint:
 
 
 class MetricsFile:
-    """One strict JSON object a line. Rows have a `step`, counted in steps done.
-
-    JSON knows no NaN: a number that is not finite is written as null, and the row's `non_finite`
-    lists where it stood and what it was, [[["loss"], "nan"]], so that `read_metrics` gives it back.
-    """
+    """One object of `strict_json` a line. Rows have a `step`, counted in steps done."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -160,10 +157,7 @@ class MetricsFile:
 
     def append(self, row: JsonObject) -> None:
         """Add a row, for whoever reads along. It is certain to be on disk after `flush`."""
-        found: list[list[object]] = []
-        strict = _strict(row, [], found)
-        strict |= {"non_finite": found} if found else {}
-        line = json.dumps(strict, allow_nan=False) + "\n"
+        line = json.dumps(strict(row), allow_nan=False) + "\n"
         try:
             if self._file is None:
                 self.truncate_to(math.inf)
@@ -182,7 +176,10 @@ class MetricsFile:
             raise refused(self.path, error) from error
 
     def truncate_to(self, step: float) -> None:
-        """Drop the rows after `step`, and a last line that a killed process left half-written."""
+        """Drop the rows after `step`, and a last line that a killed process left half-written.
+
+        Where there is no file yet, there is an empty one then.
+        """
         self.flush()
         if self._file is not None:
             self._file.close()
@@ -190,20 +187,13 @@ class MetricsFile:
         content = _content(self.path)
         kept = [line for line, row in _rows(self.path, content) if row.get("step", 0) <= step]
         wanted = b"".join(line + b"\n" for line in kept)
-        if wanted != content:
+        if wanted != content or not self.path.exists():
             write_atomically(self.path, wanted)
 
 
 def read_metrics(path: Path) -> list[JsonObject]:
     """The rows of a metrics file; none where there is no file. Skips a half-written last line."""
-    rows = [row for _, row in _rows(path, _content(path))]
-    for row in rows:
-        for place, text in row.pop("non_finite", []):
-            target: Any = row
-            for key in place[:-1]:
-                target = target[key]
-            target[place[-1]] = float(text)
-    return rows
+    return [restored(row) for _, row in _rows(path, _content(path))]
 
 
 def _content(path: Path) -> bytes:
@@ -227,15 +217,3 @@ def _rows(path: Path, content: bytes) -> Iterable[tuple[bytes, JsonObject]]:
                 raise BlocklabError(
                     f"{path}: line {number} is not JSON; remove it, or the run's folder"
                 ) from None
-
-
-def _strict(value: Any, place: list[object], found: list[list[object]]) -> Any:
-    """The value with null for what is not finite; `found` collects where and what that was."""
-    if isinstance(value, Mapping):
-        return {key: _strict(inner, [*place, key], found) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_strict(inner, [*place, at], found) for at, inner in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        found.append([place, str(value)])
-        return None
-    return value

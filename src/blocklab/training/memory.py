@@ -1,10 +1,12 @@
 """Memory of this process: freed memory kept for the next step, the peak measured from a moment on.
 
-Both only where the system can: glibc keeps memory, Linux forgets a peak.
+Both only where the system can: glibc keeps memory, Linux forgets a peak. And what it is like when
+there is too little.
 """
 
 import ctypes
 import functools
+import re
 import resource
 import sys
 from collections.abc import Callable
@@ -22,6 +24,15 @@ _KEPT = 2**30
 
 _SURELY_ACCEPTED = 2**25
 """The largest block that every version of glibc takes from the heap."""
+
+
+_TOO_LITTLE = re.compile("not enough memory|can't allocate memory|out of memory", re.IGNORECASE)
+"""How torch's errors, which have no class of their own on a processor, say it."""
+
+
+def is_too_little(error: Exception) -> bool:
+    """Whether an error says that there is not enough memory."""
+    return isinstance(error, MemoryError) or _TOO_LITTLE.search(str(error)) is not None
 
 
 @functools.cache

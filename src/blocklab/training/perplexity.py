@@ -55,7 +55,7 @@ class Perplexity:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return math.inf if self.loss >= 700 else math.exp(self.loss)
 
     @property
     def bits_per_byte(self) -> float | None:

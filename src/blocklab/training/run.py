@@ -22,7 +22,6 @@ from blocklab.data.corpora import place_of
 from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError
 from blocklab.files import write_atomically
-from blocklab.model.config import ModelConfig
 from blocklab.model.transformer import Transformer
 from blocklab.training.checkpoint import (
     METRICS,
@@ -45,6 +44,7 @@ from blocklab.training.run_folder import (
     finished_run,
     held_unless_finished,
     require_nobody_training,
+    require_room_for_run,
     require_same,
     rows_of,
     stopped_run,
@@ -56,11 +56,16 @@ from blocklab.training.stability import (
     find_spikes,
     summarised_norms,
 )
+from blocklab.training.start import require_fitting, starting_weights
 from blocklab.training.state import state_of
+from blocklab.training.strict_json import strict
 from blocklab.training.tensors import write_tensors
 from blocklab.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
+
+SAVING = 0.05
+"""Share of a training's time that saving may take: of a large model it is done less often."""
 
 WINDOWS = "validation.safetensors"
 """The final loss of every validation window: `losses` in nats, `n_targets` as their weights."""
@@ -73,6 +78,9 @@ class Stopped(Exception):
 OnStep = Callable[[int, int, float], None]
 """Called with steps done, steps in all, and the training loss."""
 
+OnEvaluation = Callable[[int, float], None]
+"""Called with steps done and the validation loss, for every evaluation before the last."""
+
 
 def train_run(
     spec: RunSpec,
@@ -81,9 +89,11 @@ def train_run(
     *,
     start: Transformer | None = None,
     ranks: Alone = ALONE,
+    lies_at: Path | None = None,
     keep: Callable[[Path], object] = lambda folder: None,
     on_begin: Callable[[Trainer], None] | None = None,
     on_step: OnStep | None = None,
+    on_evaluation: OnEvaluation | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> RunOutcome:
@@ -91,8 +101,9 @@ def train_run(
 
     `start` holds the weights that `spec.weights` is the fingerprint of. Where the model is spread
     over `ranks`, all of them call this, and rank 0 keeps the folder, alone in it until the end.
-    `keep` adds to the folder what else belongs to the run, once what was there is known to be of
-    this one. A finished folder is read, not trained again. Raises Stopped when `should_stop` says
+    `lies_at` is where its text lies now; null is where the name in the record leads. `keep` adds to
+    the folder what else belongs to the run, once what was there is known to be of this one. A
+    finished folder is read, not trained again. Raises Stopped when `should_stop` says
     so to any of them, after saving; RunFailed when the disk fails; BlocklabError when the folder
     holds another run, or another process trains in it.
     """
@@ -115,9 +126,11 @@ def train_run(
             dataset,
             start=start,
             ranks=ranks,
+            lies_at=lies_at or place_of(spec.data.corpus),
             keep=keep,
             on_begin=on_begin,
             on_step=on_step,
+            on_evaluation=on_evaluation,
             should_stop=should_stop,
             checkpoint_seconds=checkpoint_seconds,
         )
@@ -130,9 +143,11 @@ def _trained(
     *,
     start: Transformer | None,
     ranks: Alone,
+    lies_at: Path | None,
     keep: Callable[[Path], object],
     on_begin: Callable[[Trainer], None] | None,
     on_step: OnStep | None,
+    on_evaluation: OnEvaluation | None,
     should_stop: Callable[[], bool],
     checkpoint_seconds: float,
 ) -> RunOutcome:
@@ -151,14 +166,15 @@ def _trained(
     if total is None:
         raise BlocklabError("how long? give training.steps or training.tokens")
     _begin(trainer, spec, start)
-    lies_at = _resume(trainer, spec, folder) or place_of(spec.data.corpus)
-    ranks.told(partial(keep, folder))
+    lies_at = _resume(trainer, spec, folder) or lies_at
+    # There before all else: by it the folder is known to be a run's.
     metrics = MetricsFile(folder / METRICS)
     ranks.told(partial(metrics.truncate_to, trainer.steps_done))
     ranks.told(partial(rows_of, folder, trainer.steps_done))
+    ranks.told(partial(keep, folder))
     if on_begin is not None:
         on_begin(trainer)
-    saved_at = time.monotonic()
+    saved_at, pause = time.monotonic(), checkpoint_seconds
     for measured in trainer.steps(total):
         row = {name: value for name, value in asdict(measured).items() if value is not None}
         every = spec.training.evaluate_every
@@ -168,29 +184,27 @@ def _trained(
             metrics.append(row)
         if on_step is not None:
             on_step(measured.step, total, measured.train_loss)
+        if on_evaluation is not None and "validation_loss" in row:
+            on_evaluation(measured.step, row["validation_loss"])
         if measured.step == total or trainer.diverged is not None:
             continue
-        due = ranks.leads and time.monotonic() - saved_at >= checkpoint_seconds
+        due = ranks.leads and time.monotonic() - saved_at >= pause
         stop, due = ranks.any(should_stop(), due)
         if stop or due:
+            began = time.monotonic()
             ranks.told(metrics.flush)
             _save(trainer, spec, folder, lies_at)
             saved_at = time.monotonic()
+            pause = pause_after(saved_at - began, checkpoint_seconds)
         if stop:
             raise Stopped
     ranks.told(metrics.flush)
     return _finish(trainer, spec, folder, dataset, lies_at)
 
 
-def require_fitting(config: ModelConfig, start: Transformer) -> None:
-    """Raise BlocklabError, naming the first, where a parameter of `config` has no such weights."""
-    given = {path: tuple(parameter.shape) for path, parameter in start.named_parameters()}
-    for path, spec in config.parameters().items():
-        if given.get(path) != spec.shape:
-            raise BlocklabError(
-                f"{path}: the model has shape {spec.shape}, the weights {given.get(path)}; "
-                "change no sizes, or train from scratch"
-            )
+def pause_after(took: float, asked: float) -> float:
+    """Seconds until the next checkpoint, after one that took so many; 0 saves after every step."""
+    return max(asked, took * (1 - SAVING) / SAVING) if asked else 0.0
 
 
 def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
@@ -200,7 +214,7 @@ def _begin(trainer: Trainer, spec: RunSpec, start: Transformer | None) -> None:
     if start is None:
         return
     require_fitting(trainer.config, start)
-    _put(trainer, state_of(start))
+    _put(trainer, starting_weights(trainer.config, start))
 
 
 @torch.no_grad()
@@ -336,7 +350,7 @@ def _write_finished(
         "outcome": asdict(outcome),
         "text_lies_at": str(lies_at) if lies_at else None,
     }
-    write_atomically(folder / RECORD, json.dumps(record, indent=1).encode())
+    write_atomically(folder / RECORD, json.dumps(strict(record), indent=1).encode())
     remove_checkpoints(folder)
 
 
@@ -365,6 +379,7 @@ __all__ = [
     "Stopped",
     "finished",
     "require_nobody_training",
+    "require_room_for_run",
     "stopped_run",
     "train_run",
 ]

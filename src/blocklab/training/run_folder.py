@@ -13,11 +13,22 @@ from blocklab.data.dataset import DataConfig
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import alone_in
 from blocklab.record import first_difference
-from blocklab.training.checkpoint import METRICS, JsonObject, load_checkpoint, read_metrics
+from blocklab.training.checkpoint import (
+    METRICS,
+    NEWEST,
+    PREVIOUS,
+    JsonObject,
+    load_checkpoint,
+    read_metrics,
+)
 from blocklab.training.numerics import Numerics
 from blocklab.training.run_record import RunOutcome, RunSpec
+from blocklab.training.strict_json import restored
 
 RECORD = "run.json"
+
+MODEL_FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+"""A folder with one of these holds a model, or what reads its text; a run writes most of them."""
 
 PATIENCE = 2.0
 """Seconds in which a process that was killed, or whose parent was, leaves its run's folder."""
@@ -59,14 +70,28 @@ def require_nobody_training(folder: Path) -> None:
             pass
 
 
+def require_room_for_run(folder: Path) -> None:
+    """Raise BlocklabError where files that a run writes are there already, and are no run's."""
+    if any((folder / name).exists() for name in (RECORD, METRICS, NEWEST, PREVIOUS)):
+        return
+    found = next((name for name in MODEL_FILES if (folder / name).exists()), None)
+    if found is not None:
+        raise BlocklabError(
+            f"{folder}: holds a {found} that is no run's and would be written over; choose another "
+            "folder"
+        )
+
+
 @dataclass(frozen=True)
 class StoppedRun:
-    """What decides how a stopped run goes on, whoever asks for it."""
+    """What decides how a stopped run goes on, whoever asks for it, and a finished one is read."""
 
     numerics: Numerics
     data: DataConfig | None
     """How its text was named; None in a checkpoint that does not say."""
     data_fingerprint: str | None
+    note: str | None = None
+    """What was wrong with its newest checkpoint."""
 
     def named(self, data: DataConfig, fingerprint: str) -> DataConfig:
         """The record of the text with that fingerprint: the run's own where it is the same text,
@@ -77,7 +102,7 @@ class StoppedRun:
 
 
 def stopped_run(folder: Path, processes: int = 1) -> StoppedRun | None:
-    """The run that was stopped in a folder; None where none is.
+    """The run that was stopped, or is finished, in a folder; None where none is.
 
     Raises BlocklabError where that run was spread over another number of processes, and where
     another process is in the folder.
@@ -85,14 +110,18 @@ def stopped_run(folder: Path, processes: int = 1) -> StoppedRun | None:
     if not folder.is_dir():
         return None
     with _alone(folder):
-        checkpoint = load_checkpoint(folder)
-    if checkpoint is None:
+        done = _record(folder)
+        checkpoint = None if done is not None else load_checkpoint(folder)
+    if done is not None:
+        state = done[0]["spec"] | {"spec": done[0]["spec"]}
+    elif checkpoint is not None:
+        state = checkpoint.state
+    else:
         return None
-    state = checkpoint.state
     before = state.get("processes", 1)
     if before != processes:
         raise BlocklabError(
-            f"{folder}: the stopped run is spread over {before} processes, these are {processes}; "
+            f"{folder}: the run there is spread over {before} processes, these are {processes}; "
             "it goes on with as many, for they decide its last digits"
         )
     spec = state.get("spec")
@@ -100,6 +129,7 @@ def stopped_run(folder: Path, processes: int = 1) -> StoppedRun | None:
         numerics=Numerics.parse(state["numerics"]),
         data=None if spec is None else DataConfig.parse(spec["data"], at=f"{folder}: data"),
         data_fingerprint=None if spec is None else spec["data_fingerprint"],
+        note=None if checkpoint is None else checkpoint.note,
     )
 
 
@@ -114,6 +144,12 @@ def require_same(folder: Path, what: str, stored: JsonObject, spec: RunSpec) -> 
     if found is None:
         raise BlocklabError(f"{folder}: holds another {what} run; choose another folder")
     path, there, here = found
+    if path == "data_fingerprint":
+        raise BlocklabError(
+            f"{folder}: holds a {what} run on another text: what its corpus gives, or the "
+            f"tokenizer that cuts it, has changed (fingerprint {there} there, {here} here); train "
+            "on the text as it was, or choose another folder"
+        )
     raise BlocklabError(
         f"{folder}: holds a {what} run of another recipe: {path.removeprefix('model.')} is "
         f"{there!r} there and {here!r} here; ask for the same, or choose another folder"
@@ -144,9 +180,9 @@ def _record(folder: Path) -> tuple[JsonObject, RunOutcome] | None:
     if not path.exists():
         return None
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        stored = restored(json.loads(path.read_text(encoding="utf-8")))
         return stored, RunOutcome.read(stored["outcome"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, LookupError, TypeError) as error:
         raise BlocklabError(f"{path}: not a run's record ({error}); remove its folder") from None
 
 

@@ -41,6 +41,7 @@ def copied():
     process.join()
 
 own = open(sys.argv[1], "w")
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 begin_as_copy()
 copied()
 server = int(sys.stdin.readline())
@@ -146,6 +147,32 @@ def test_ctrl_c_is_not_for_the_copy(owner: "subprocess.Popen[str]") -> None:
     ignored = re.search(r"^SigIgn:\s*(\w+)$", about(server, "status"), re.MULTILINE)
     assert ignored is not None
     assert int(ignored[1], 16) >> (signal.SIGINT - 1) & 1
+
+
+def test_the_copy_can_be_ended_whatever_its_owner_does_then(
+    owner: "subprocess.Popen[str]",
+) -> None:
+    (server,) = servers(owner)
+    os.kill(server, signal.SIGTERM)
+    assert ended(server)
+
+
+def test_a_study_that_is_asked_to_end_saves_as_after_ctrl_c(tmp_path: Path) -> None:
+    long = [option.replace("tokens=4096", "tokens=400_000") for option in TINY]
+    study = subprocess.Popen(
+        [sys.executable, "-m", "blocklab", *long, "--out", tmp_path / "out"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    runs = tmp_path / "out" / "runs"
+    while not list(runs.glob("*/metrics.jsonl")):
+        assert study.poll() is None
+        time.sleep(0.1)
+    study.terminate()
+    _, told = study.communicate()
+    assert study.returncode == 130
+    assert "stopped: 0 of" in told
+    assert list(runs.glob("*/*checkpoint*"))
 
 
 def test_a_server_that_was_killed_is_followed_by_one_that_imports(

@@ -9,6 +9,7 @@ import contextlib
 import importlib
 import multiprocessing
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -107,6 +108,8 @@ def _serve(command: str, files: Sequence[int]) -> NoReturn:
             if file > 2 and file not in files:
                 with contextlib.suppress(OSError):  # the listing's own is closed already
                     os.close(file)
+        # A handler of the owner's would be everybody's: nobody could end a worker.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         exec(command, {})
     except Exception:
         traceback.print_exc()
