@@ -97,3 +97,25 @@ def test_an_edited_helper_of_a_part_is_trained_anew(tmp_path, monkeypatch):
         assert list(stored["spec"]["plugins"]) == ["plug.py"]
     assert losses[1.0] != losses[0.25]
     assert len(list((tmp_path / "out" / "runs").iterdir())) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"folder": 5}, "folder: expected a name or a path, found 5"),
+        ({"reuse": 5}, "reuse: expected a name or a path, found 5"),
+        ({"workers": "two"}, "workers: expected a whole number, found 'two'"),
+        ({"plugins": "mine.py"}, "plugins: expected a list of paths, found 'mine.py'"),
+        ({"plugins": [5]}, "plugins: expected a name or a path, found 5"),
+    ],
+)
+def test_what_is_no_path_or_number_is_refused_by_the_argument_s_name(tmp_path, given, words):
+    asked = {"folder": tmp_path / "out"} | given
+    with pytest.raises(bl.BlocklabError, match=words):
+        bl.run_study(minimal(), **asked)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_to_reuse_may_be_text(tmp_path):
+    with pytest.raises(bl.BlocklabError, match="nothing: holds no study"):
+        bl.run_study(minimal(), str(tmp_path / "out"), reuse=str(tmp_path / "nothing"))

@@ -179,3 +179,17 @@ def test_on_and_off_are_switches_where_a_switch_stands(tmp_path: Path) -> None:
     file.write_text("preset: gpt2\nblock.attention.window: on\n")
     with pytest.raises(BlocklabError, match=r"block\.attention\.window: 'on' does not fit"):
         bl.ModelConfig.from_yaml(file)
+
+
+def test_two_angles_merge_as_a_key_and_are_a_word_as_a_value() -> None:
+    assert parse_yaml("<<") == "<<"
+    assert parse_yaml("{a: <<, b: [<<]}") == {"a": "<<", "b": ["<<"]}
+    assert parse_yaml(write_yaml({"a": "<<"})) == {"a": "<<"}
+    with pytest.raises(BlocklabError, match=r"^cannot be read as YAML: line 1, column \d+: .+$"):
+        parse_yaml("{<<: 5}")
+
+
+@pytest.mark.parametrize("record", [bl.Study, bl.ModelConfig])
+def test_what_is_no_path_is_refused_as_such(record: type[bl.Study] | type[bl.ModelConfig]) -> None:
+    with pytest.raises(BlocklabError, match="from_yaml: expected a name or a path, found 5"):
+        record.from_yaml(5)  # type: ignore[arg-type]

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from blocklab.expected import require
+from blocklab.errors import BlocklabError
+from blocklab.expected import described, require, require_place, require_whole
 from blocklab.record import with_changes
 from blocklab.report.html import write_report
 from blocklab.report.terminal import summary_text
@@ -58,8 +59,8 @@ def run_study(
     folder: str | Path,
     *,
     workers: int | None = None,
-    plugins: Sequence[Path] = (),
-    reuse: Path | None = None,
+    plugins: Sequence[str | Path] = (),
+    reuse: str | Path | None = None,
     ray: str | None = None,
     watcher: Watcher | None = None,
     say: Say | None = None,
@@ -74,19 +75,34 @@ def run_study(
     KeyboardInterrupt leaves everything finished in place.
     """
     require(Study, study, "study")
-    _require_own_parts_given(study, plugins)
+    require_place(folder, "folder")
+    if reuse is not None:
+        require_place(reuse, "reuse")
+    if workers is not None:
+        require_whole(workers, "workers")
+    files = [Path(file) for file in _places(plugins, "plugins")]
+    _require_own_parts_given(study, files)
     result = train_study(
         study,
         folder,
         workers=workers,
-        plugins=plugins,
-        reuse=reuse,
+        plugins=files,
+        reuse=None if reuse is None else Path(reuse),
         ray=ray,
         watcher=watcher,
         say=say,
         command=command,
     )
     return Experiment(result, write_report(result, Path(folder)))
+
+
+def _places(values: Sequence[str | Path], name: str) -> Sequence[str | Path]:
+    """Raise BlocklabError unless they are some paths: one alone would be read letter by letter."""
+    if not isinstance(values, list | tuple):
+        raise BlocklabError(f"{name}: expected a list of paths, found {described(values)}")
+    for value in values:
+        require_place(value, name)
+    return values
 
 
 def _require_own_parts_given(study: Study, plugins: Sequence[Path]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from blocklab.errors import BlocklabError
+from blocklab.expected import require_place
 
 
 def read_yaml(path: str | Path) -> object:
@@ -19,6 +20,7 @@ def read_yaml(path: str | Path) -> object:
 
     Raises BlocklabError naming the file when it cannot be read, is no YAML, or gives a key twice.
     """
+    require_place(path, "from_yaml")
     try:
         return parse_yaml(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -111,8 +113,13 @@ class _Loader(yaml.SafeLoader):
         digits = node.value.replace("_", "")
         return int(digits, 0 if digits.lstrip("-+")[:2] in ("0x", "0b") else 10)
 
+    def word(self, node: yaml.ScalarNode) -> str:
+        """`<<` merges as a key alone; as a value it is text like any other."""
+        return str(node.value)
+
 
 _Loader.add_constructor(f"{_TAG}int", _Loader.integer)
+_Loader.add_constructor(f"{_TAG}merge", _Loader.word)
 
 
 class _Dumper(yaml.SafeDumper):

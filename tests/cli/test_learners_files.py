@@ -4,6 +4,9 @@ import sys
 
 import pytest
 
+from blocklab.cli.learners_class import built
+from blocklab.cli.options import settings
+
 GPT = """
 from __future__ import annotations
 
@@ -155,3 +158,16 @@ def test_the_line_is_named_where_the_file_is_given_by_a_relative_path(run, tmp_p
     monkeypatch.chdir(tmp_path / "inner")
     errors = run("compare", "../mine.py:Norm", "norm.rms")[2]
     assert errors == "blocklab: ../mine.py: ValueError: no (line 3 of mine.py)\n"
+
+
+def test_an_argument_in_quotes_stays_text(tmp_path):
+    file = tmp_path / "own.py"
+    file.write_text(
+        f"{TORCH}class Own(nn.Module):\n"
+        "    def __init__(self, dim, name):\n"
+        "        super().__init__()\n"
+        "        self.name = name\n"
+    )
+    for given, meant in (('name="1e-3"', "1e-3"), ("name=1e-3", 1e-3)):
+        own = built(f"{file}:Own", {"d_model": 8}, settings([given], "--with"))
+        assert own.name == meant and type(own.name) is type(meant)

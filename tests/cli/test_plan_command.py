@@ -1,6 +1,7 @@
 """What a plan says before anything is trained: sizes that do not match, rates, what is refused."""
 
 import json
+import re
 
 import pytest
 
@@ -48,7 +49,7 @@ def test_an_arm_that_cannot_be_matched_is_named_in_the_plan_and_in_the_answer(ru
     assert code == 0
     (line,) = (line for line in said.splitlines() if "not matched" in line)
     assert (
-        "not matched by parameters: -7.3% against modern" in line
+        "not matched by parameters: -7.3 % against modern" in line
         and "no feed-forward width" in line
     )
     code, said, _ = run("ablate", *arguments, "--out", tmp_path / "out", "--workers", 1)
@@ -60,7 +61,7 @@ def test_a_stated_width_is_kept_and_what_it_leaves_is_said(run, study, tmp_path)
     variant = "wide:block.feed_forward={kind: mlp, d_ff: 256}"
     code, said, _ = run("plan", study, "--variant", variant, "--out", tmp_path / "out")
     assert code == 0
-    assert "'d_ff': 256}\n" in said
+    assert "{kind: mlp, d_ff: 256}\n" in said
     assert "not matched by parameters: +" in said and "its feed-forward width is stated" in said
 
 
@@ -97,3 +98,18 @@ def test_seeds_looked_at_before_their_runs_are_reused_do_not_judge(run, study, t
     assert code == 0
     assert "exploratory (1 seed)" in said
     assert "looked: 2" in (second / "study.yaml").read_text(encoding="utf-8")
+
+
+def test_a_plan_writes_values_as_a_study_file_does_and_every_length_of_run(run, study, tmp_path):
+    written = study.read_text(encoding="utf-8") + (
+        "nuisances: {initialization: [{kind: normal, std: 0.02}, {kind: fan_in}]}\n"
+    )
+    study.write_text(written, encoding="utf-8")
+    asked = ("--variant", "long:training.steps=12", "--variant", "bare:block.norm={kind: none}")
+    code, said, errors = run("plan", study, *asked, "--out", tmp_path / "out", "--workers", 1)
+    assert code == 0, errors
+    assert "nuisance initialization: {kind: normal, std: 0.02}, {kind: fan_in}\n" in said
+    assert "bare: block.norm: {kind: none}\n" in said
+    assert "10 to 12 steps a run: 640 to 768 tokens, " in said
+    assert "in 2 settings of the nuisances" in said
+    assert re.search(r"about \d+ s on 1 worker\n", said)

@@ -415,3 +415,27 @@ def test_effects_are_exploratory_by_their_own_seeds_and_not_by_anothers():
     assert words.headline(one).endswith("exploratory, with fewer than five seeds: ln.")
     both = simulated(asked, lambda run: None if lost(run, "modern") else bowl(run))
     assert words.headline(both).endswith("exploratory, with fewer than five seeds.")
+
+
+def test_an_effect_over_settings_is_said_once_and_what_it_depends_on_beside_it():
+    def loss(run):
+        return bowl(run) + (0.1 if run.arm == "post" else 0)
+
+    result = simulated(
+        study(variants=POST, nuisances=INITIALIZATIONS, ladder={"tokens": [0.5]}), loss
+    )
+    said = said_of(result, "post").split(" From ")[0]
+    assert said.count("nats") == 1
+    assert "Holds in each of 2 settings. Not shown to depend on initialization" in said
+    assert "4 arms" not in page(result, []) and "2 settings · 2 rungs" in page(result, [])
+
+
+def test_an_arm_that_is_unstable_over_settings_still_tells_its_effect():
+    def loss(run):
+        lost = run.arm == "post" and run.seed == 1 and "fan_in" in run.cell
+        return None if lost else bowl(run) + (0.1 if run.arm == "post" else 0)
+
+    result = simulated(study(variants=POST, nuisances=INITIALIZATIONS), loss)
+    said = said_of(result, "post")
+    assert "unstable: diverged in 1 of 5" in said
+    assert "nats over all settings (95 %: " in said

@@ -92,14 +92,14 @@ def test_both_pictures_can_be_drawn():
 def test_the_page_says_what_looking_inside_cost():
     result = seen()
     runs = tuple(replace(run, seconds=10.0, inspect_seconds=0.1) for run in result.runs)
-    assert "1.0% of the time of training" in page(replace(result, runs=runs), [])
+    assert "1.0 % of the time of training" in page(replace(result, runs=runs), [])
     assert "Looking inside" not in page(factory.modern_block(), [])
 
 
 def test_the_page_says_what_compiling_took():
     result = factory.modern_block()
     runs = tuple(replace(run, seconds=10.0, compile_seconds=0.2) for run in result.runs)
-    assert "2.0% of the time of training, beside it" in page(replace(result, runs=runs), [])
+    assert "2.0 % of the time of training, beside it" in page(replace(result, runs=runs), [])
     assert "Compiling" not in page(result, [])
 
 
@@ -120,7 +120,24 @@ def test_the_table_shows_the_medians_of_the_seeds():
         zip([f"{c.heading} {c.unit}" for c in COLUMNS], found[0]["cells"], strict=True)
     )
     assert by_column["Gradient norm p 99.9"] == "3"
-    assert by_column["Clipped of steps"] == "25%"
+    assert by_column["Clipped of steps"] == "25 %"
     assert by_column["Attention logit largest"] == "5"
     assert by_column["Growth × a block"] == "1.41"
     assert by_column["log Z nats"] == "7.00"
+
+
+def test_what_the_chart_and_the_table_leave_out_is_said():
+    whole = seen()
+    lost = tuple(
+        replace(run, diverged_at=7, validation_loss=None)
+        if (run.arm, run.seed) == ("modern", 1)
+        else run
+        for run in whole.runs
+    )
+    result = replace(whole, runs=lost)
+    assert "Without the runs that diverged: modern (2 of 3 seeds)" in blocks_chart(result).reading
+    assert rows(result)[0]["runs"] == "1 of 3 runs"
+    assert '<span class="unit">1 of 3 runs</span>' in page(result, [])
+    blind = tuple(replace(run, log_z=None) if run.seed == 1 else run for run in whole.runs)
+    cells_of_modern = rows(replace(whole, runs=blind))[0]["cells"]
+    assert cells_of_modern[4] == "7.00 (1 of 2 runs)"

@@ -13,6 +13,8 @@ from blocklab.report.drawing import inline, to_png, to_svg
 from blocklab.report.palette import styles
 
 from .factory import modern_block, study
+from .simulated import bowl, simulated
+from .simulated import study as asked
 from .test_blocks import seen
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -207,3 +209,15 @@ def test_two_long_names_with_one_beginning_are_told_apart_in_every_picture():
             texts = written(spec)
             for end in ("-one", "-two"):
                 assert any(text.startswith("a-var") and text.endswith(end) for text in texts)
+
+
+def test_an_axis_shows_two_numbers_at_least_on_a_phone_too():
+    def loss_of(run):
+        return bowl(run) + (0.05 if run.arm == "ln" else 0)
+
+    (effects, *_) = charts(simulated(asked(search=False), loss_of))
+    panels = effects.narrow["vconcat"]
+    assert len(panels) == 2
+    for panel in panels:
+        drawn = to_svg({**effects.narrow, "vconcat": [panel]})
+        assert len(re.findall(r">[−-]?\d\.\d+<", drawn)) >= 2

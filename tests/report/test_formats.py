@@ -83,3 +83,19 @@ def test_names_that_begin_alike_are_told_apart_by_their_ends():
 def test_names_that_differ_in_the_middle_alone_are_numbered():
     names = [f"a-variant-with-{n}-in-the-very-middle-of-it" for n in (1, 2)]
     assert [text[-4:] for text in formats.told_apart(names, 140).values()] == [" (1)", " (2)"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "0 s"), (89, "89 s"), (90, "2 min"), (5000, "83 min"), (6000, "1.7 h")],
+)
+def test_a_duration_is_told_in_a_unit_of_its_size(seconds, text):
+    assert formats.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n", "of", "text"),
+    [(1, 1, "one seed"), (5, 5, "5 seeds"), (1, 5, "1 of 5 seeds"), (0, 1, "0 of 1 seed")],
+)
+def test_seeds_are_counted_out_of_those_there_were_to_be(n, of, text):
+    assert formats.seeds(n, of) == text

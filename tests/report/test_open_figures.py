@@ -3,6 +3,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -125,7 +126,7 @@ def test_a_sensitivity_of_some_seeds_says_of_how_many_and_of_few_is_none():
 
     def shown(result):
         column = next(c for c in table.columns(result) if c.heading == "Rate sensitivity")
-        return {row.arm: column.cell(row) for row in table.rows(result)}
+        return {row.arm: column.text(row) for row in table.rows(result)}
 
     few = stalling(2, 3, 4, 5)
     assert shown(few)["post"] == "none (1 of 5 seeds)"
@@ -154,3 +155,107 @@ def test_seeds_that_were_looked_at_before_make_no_effect_less_exploratory():
     assert "Fewer than five judge" in dict(limits.limits(result))["Seeds"]
     assert "over 3 seeds" in sentence("modern", result)
     assert limits.warnings(simulated(study(variants=POST, seeds=10, looked=5), bowl)) == []
+
+
+def diverging(*seeds):
+    """The study with a fixed grid in which these seeds of `post` diverge at every rate."""
+
+    def loss_of(run):
+        return None if run.arm == "post" and run.seed in seeds else bowl(run)
+
+    return simulated(study(variants=POST, search=False), loss_of)
+
+
+def test_a_mean_that_leaves_seeds_out_says_of_how_many_it_is_wherever_it_is_shown():
+    result = diverging(1, 3)
+    shown = table.columns(result)
+    cells = {
+        row.arm: dict(zip([c.heading for c in shown], table.cells(row, shown), strict=True))
+        for row in table.rows(result)
+    }
+    assert re.fullmatch(r"\d\.\d{3} ± \d\.\d{3} \(3 of 5 seeds\)", cells["post"]["Loss"])
+    assert cells["post"]["Effect"].endswith(" (3 of 5 seeds)")
+    assert cells["post"]["Stalled"] == "0/5"
+    assert "seeds" not in cells["modern"]["Loss"] + cells["modern"]["Effect"]
+    row = next(row for row in table.rows(result) if row.arm == "post")
+    assert (row.loss_seeds, row.effect_seeds) == ("3 of 5 seeds", "3 of 5 seeds")
+    for text in (page(result, []), table.as_markdown(result), table.as_latex(result)):
+        assert text.count("(3 of 5 seeds)") >= 2
+    said = dict(limits.limits(result))["Training and validation"]
+    assert re.search(r"post \S+ \(3 of 5 runs\)", said)
+    assert re.search(r"modern [^ (;]+;", said)
+
+
+def test_a_baseline_that_lost_a_seed_says_so_of_its_loss():
+    def loss_of(run):
+        return None if run.arm == "modern" and run.seed == 2 else bowl(run)
+
+    result = simulated(study(variants=POST, search=False), loss_of)
+    assert "mean and standard deviation over 4 of 5 seeds" in sentence("modern", result)
+    assert "One pair is incomplete and left out, with nothing put in its place" in sentence(
+        "post", result
+    )
+
+
+def test_over_settings_a_loss_counts_the_seeds_of_all_of_them():
+    def loss_of(run):
+        lost = run.arm == "post" and run.seed == 2 and "fan_in" in run.cell
+        return None if lost else bowl(run)
+
+    asked = study(variants=POST, search=False, nuisances=INITIALIZATIONS)
+    row = next(row for row in table.rows(simulated(asked, loss_of)) if row.arm == "post")
+    assert (row.loss_seeds, row.effect_seeds) == ("9 of 10 seeds", "4 of 5 seeds")
+
+
+@pytest.mark.parametrize(
+    ("facts", "heading", "text"),
+    [
+        ({"recall": 0.61, "n_recall": 4}, "Recall", "61.0 % (4 of 5 runs)"),
+        ({"recall": 0.61, "n_recall": 5}, "Recall", "61.0 %"),
+        ({"spikes_per_thousand": 0.4, "n_spikes": 3}, "Spikes", "0.4 (3 of 5 runs)"),
+        ({}, "Recall", ""),
+    ],
+)
+def test_recall_and_spikes_say_of_how_many_runs_they_are(facts, heading, text):
+    result = diverging()
+    arms = (replace(result.arms[0], **facts), *result.arms[1:])
+    column = next(column for column in table.COLUMNS if column.heading == heading)
+    assert column.text(table.rows(replace(result, arms=arms))[0]) == text
+
+
+def test_a_share_of_a_hundred_is_written_in_one_way():
+    result = simulated(study(variants=POST, search=False), lost_at_the_top(2))
+    searched = simulated(study(variants=POST), lambda run: None if run.seed == 1 else bowl(run))
+    for one in (result, searched, diverging(1, 3)):
+        page_body = re.sub(r"<style>.*?</style>", "", everything(one), flags=re.DOTALL)
+        assert re.search(r"\d %", page_body)
+        assert not re.search(r"\d%", page_body)
+
+
+def test_a_point_of_the_searching_seed_alone_is_not_said_to_be_a_mean_over_seeds():
+    def reading(**changes):
+        made = charts(simulated(study(variants=POST, **changes), bowl))
+        return next(one.reading for one in made if one.name == "learning-rates")
+
+    assert "there is the searching seed alone" in reading()
+    assert "searching seed" not in reading(search=False)
+
+
+def test_settings_whose_rates_are_not_drawn_are_named():
+    settings = {"initialization": [{"kind": "normal", "std": 0.01 * n} for n in range(1, 7)]}
+    asked = study(variants=POST, search=False, seeds=1, nuisances=settings)
+    rates = [c for c in charts(simulated(asked, bowl)) if c.name.startswith("learning-rates")]
+    assert len(rates) == 4
+    said = [chart.reading.partition("Not drawn: ")[2] for chart in rates]
+    assert said[:3] == ["", "", ""]
+    names = [f"initialization normal (std {std})" for std in ("0.05", "0.06")]
+    assert said[3] == f"{'; '.join(names)}."
+
+
+def test_a_sensitivity_of_the_searching_seed_alone_says_so():
+    result = simulated(study(variants=POST), bowl)
+    column = next(column for column in table.COLUMNS if column.heading == "Rate sensitivity")
+    rows = table.rows(result)
+    found = [arm.sensitivity for arm in result.arms]
+    assert [one.n for one in found] == [1] * len(found)
+    assert all(re.fullmatch(r"0\.\d{3} \(1 seed\)", column.text(row)) for row in rows)

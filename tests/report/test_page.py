@@ -12,6 +12,7 @@ from blocklab.report import words
 from blocklab.report.charts import charts
 from blocklab.report.curves import MOST_POINTS
 from blocklab.report.html import page, write_report
+from blocklab.report.standalone import kept
 
 from .factory import modern_block, study
 
@@ -174,3 +175,15 @@ def test_what_is_drawn_over_steps_grows_with_the_arms_and_not_with_runs_or_steps
     few, many = over_steps(3, MOST_POINTS), over_steps(8, 3 * MOST_POINTS)
     assert min(few) > 5 * MOST_POINTS
     assert few == many
+
+
+def test_a_line_never_ends_between_a_figure_and_its_percent_sign(written):
+    text = re.sub(
+        r"<style>.*?</style>", "", written[1].read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    answer = text[text.index('id="answer"') : text.index('id="table"')]
+    assert len(re.findall(r"\d %", answer)) > 3
+    assert re.sub(r'<span class="kept">[^<]*</span>', "", answer).count(" %") == 0
+    assert kept("<b> −1.5 % & 95 %") == (
+        '&lt;b&gt; <span class="kept">−1.5 %</span> &amp; <span class="kept">95 %</span>'
+    )

@@ -15,7 +15,7 @@ from .simulated import study as asked
 
 def shown(result, width=80):
     out = io.StringIO()
-    Console(file=out, width=width).print(summary_table(result))
+    Console(file=out, width=width).print(summary_table(result, width))
     return out.getvalue()
 
 
@@ -60,3 +60,17 @@ def test_a_verdict_takes_lines_and_neither_a_word_nor_a_figure_is_cut(asked_for,
     assert max(map(len, text.split("\n"))) <= 80
     assert "…" not in text
     assert set(said.split()) <= set(text.split())
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_no_figure_is_lost_in_a_narrow_terminal(width):
+    result = modern_block(5, (3e-3, 1e-2, 3e-2))
+    text = shown(result, width)
+    assert max(map(len, text.split("\n"))) <= width
+    words_shown = text.split()
+    for arm in result.arms:
+        assert f"{arm.n_diverged}/{arm.n_runs}" in words_shown
+        assert f"{arm.mean:.3f}" in words_shown
+        assert arm.name in words_shown
+        if arm.effect is not None:
+            assert f"{arm.effect.low:+.3f}".replace("-", "\N{MINUS SIGN}") in words_shown

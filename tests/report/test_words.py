@@ -227,3 +227,15 @@ def test_the_rates_that_a_search_begins_with_are_those_that_are_told():
     facts = dataclasses.replace(result.facts, searched=True, learning_rates=(3e-3, 1e-2, 3e-2))
     said = dict(limits.limits(dataclasses.replace(result, facts=facts)))["Learning rates"]
     assert "searched from 0.003333, 0.009999 and 0.03 on" in said
+
+
+def test_one_is_singular_where_sizes_are_told():
+    result = modern_block()
+    scale = dataclasses.replace(result.facts.scales[0], n_layers=1, n_parameters=307_200)
+    runs = tuple(dataclasses.replace(run, epochs=1.0) for run in result.runs)
+    facts = dataclasses.replace(result.facts, scales=(scale,), n_missing=1)
+    one = dataclasses.replace(result, facts=facts, runs=runs)
+    said = dict(limits.limits(one))["Scale"]
+    for words_of_one in ("1 layer,", "1 token a parameter", "1 epoch of"):
+        assert words_of_one in said
+    assert limits.warnings(one)[0].startswith("Unfinished: one of the runs that the study asks")

@@ -1,8 +1,12 @@
 """Over the settings of the nuisances an arm says what it may, and where it may not."""
 
+from dataclasses import replace
+
 import pytest
 
-from tests.report.simulated import INITIALIZATIONS, POST, bowl, simulated, study
+from blocklab.study.across_cells import over_cells
+from blocklab.study.plan import plan
+from tests.report.simulated import INITIALIZATIONS, POST, TEXT, bowl, simulated, study
 
 FAN_IN, NORMAL = "initialization fan_in", "initialization normal (std 0.02)"
 
@@ -147,3 +151,22 @@ def test_an_interrupted_study_shows_no_interval_at_any_setting_or_over_them():
     first = result.arms[1].effect
     assert (first.no_interval, len(first.differences)) == ("the study is not finished", 5)
     assert first.mean == pytest.approx(whole.arms[1].effect.mean)
+
+
+def test_a_recall_over_settings_is_of_the_runs_of_all_of_them_and_of_none_without_one():
+    planned = plan(study(variants=POST, search=False, nuisances=INITIALIZATIONS), TEXT)
+    result = simulated(planned.study, bowl)
+    found = {"normal": (0.5, 5), "fan_in": (0.7, 4)}
+    for recall, n in ((0.7, 4), (None, 0)):
+        found["fan_in"] = (recall, n)
+        cells = {
+            name: tuple(replace(arm, recall=share, n_recall=runs) for arm in arms)
+            for (name, arms), (share, runs) in zip(
+                result.cells.items(), found.values(), strict=True
+            )
+        }
+        over = over_cells(planned, cells)[0]
+        assert (over.recall, over.n_recall) == (
+            (None, 5) if recall is None else (pytest.approx(0.6), 9)
+        )
+        assert over.n_at_best == 10

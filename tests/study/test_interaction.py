@@ -46,7 +46,7 @@ def test_it_is_the_paired_t_test_of_one_effect_against_the_other(neither, first,
 def test_effects_that_add_up_do_not_interact():
     found = interaction(*square(BASE, BASE - 0.05, BASE - 0.02, BASE - 0.07 + WOBBLE), SEEDS)
     assert found.word == "no interaction found"
-    assert found.sentence.startswith("no interaction found: +0.0000 nats (95%:")
+    assert found.sentence.startswith("no interaction found: +0.0000 nats (95 %:")
 
 
 def test_more_and_less_than_the_sum():

@@ -52,7 +52,7 @@ def test_an_effect_of_one_sign_in_every_cell_holds():
     found = nuisance_finding(by_initialization(0.02, 0.021), SEEDS, significant=True)
     assert found.holds
     assert words(found) == {"initialization": "not shown to depend"}
-    assert "holds in each of 2 cells" in found.sentence
+    assert "holds in each of 2 settings" in found.sentence
 
 
 def test_holds_needs_significance_and_every_cell():

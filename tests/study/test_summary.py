@@ -1,11 +1,14 @@
 """From runs to arms: the best rate, its edge, diverged and stalled runs."""
 
+from dataclasses import replace
+
 import pytest
 
 from blocklab.study.course import courses
 from blocklab.study.plan import plan
 from blocklab.study.results import RunResult
 from blocklab.study.summary import best_rate, edge, rate_points, summarised
+from blocklab.training.stability import Spikes
 from tests.study.test_study import TEXT, minimal
 
 
@@ -87,3 +90,16 @@ def test_a_run_that_ends_on_the_unigram_entropy_counts_as_stalled():
     planned = plan(minimal(), TEXT)
     runs = [run("baseline", 1, 1e-3, 6.04), run("baseline", 2, 1e-3, 5.0)]
     assert summary(planned, runs)[0].n_stalled == 1
+
+
+def test_a_mean_over_the_runs_at_the_best_rate_says_of_how_many_it_is():
+    planned = plan(minimal(), TEXT)
+    kept = replace(run("baseline", 1, 1e-3, 3.0), recall=0.75, spikes=Spikes((), 2, 500))
+    lost = replace(run("baseline", 2, 1e-3, None), recall=None, spikes=Spikes((), 1, 1000))
+    short = replace(run("baseline", 2, 1e-3, 3.1), recall=0.25, spikes=None)
+    base = summary(planned, [kept, lost])[0]
+    assert (base.recall, base.n_recall, base.n_at_best) == (0.75, 1, 2)
+    assert (base.spikes_per_thousand, base.n_spikes) == (pytest.approx(2.5), 2)
+    base = summary(planned, [kept, short])[0]
+    assert (base.recall, base.n_recall) == (0.5, 2)
+    assert (base.spikes_per_thousand, base.n_spikes) == (4.0, 1)

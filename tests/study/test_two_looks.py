@@ -21,8 +21,11 @@ def noise(arm, seed):
     return random.Random(f"{arm} {seed}").gauss(0, 0.01)
 
 
-def finished(effect, order=None):
-    """Train all that is asked for; the plan at its last look, its arms, and the seeds asked for."""
+def finished(effect, order=None, lost=()):
+    """Train all that is asked for; the plan at its last look, its arms, and the seeds asked for.
+
+    Every run of a seed that is `lost` diverges.
+    """
     planned = plan(searching(seeds="two-look"), TEXT)
     known, asked = {}, {}
 
@@ -38,7 +41,8 @@ def finished(effect, order=None):
         for run in missing if order is None else [order.choice(missing)]:
             own = effect + noise("v", run.seed) if run.arm == "layer-norm" else 0.0
             curve = 0.03 * math.log(run.learning_rate / 3e-3, 3) ** 2
-            known[run.id] = 3.0 + curve + own + noise("s", run.seed)
+            loss = 3.0 + curve + own + noise("s", run.seed)
+            known[run.id] = None if run.seed in lost else loss
             asked[run.id] = run
     runs = [result(r.arm, r.seed, r.learning_rate, known[r.id]) for r in asked.values()]
     arms = summarised(now, courses(now, known), runs, windows_of)
@@ -92,3 +96,12 @@ def test_two_looks_are_refused_where_their_price_is_not_known(fields, words):
 def test_no_other_word_stands_for_a_number_of_seeds():
     with pytest.raises(BlocklabError, match="seeds"):
         minimal(seeds="three-look")
+
+
+def test_a_first_look_that_tested_nothing_found_nothing_that_the_second_could_repeat():
+    now, (_, variant, _), seeds = finished(0.5, lost=(1, 2))
+    assert seeds == set(range(11))
+    assert now.earlier == {}
+    assert (variant.verdict.word, variant.verdict.earlier) == ("worse", None)
+    single = paired(list(variant.verdict.differences.values()), variant.slack, variant.slack)
+    assert variant.verdict.p == pytest.approx(min(1, SECOND_LOOK * single.p))

@@ -14,11 +14,11 @@ from blocklab.study.verdict import (
     ArmEvidence,
     Verdict,
     enough_pairs,
-    n_seeds,
     needs_second_look,
     placebo,
     verdicts,
 )
+from blocklab.study.wording import n_seeds
 
 SEEDS = (1, 2, 3, 4, 5)
 BETTER = (-0.020, -0.031, -0.012, -0.024, -0.018)
@@ -55,9 +55,9 @@ def test_the_printed_family():
     assert [one.detectable for one in found] == pytest.approx(
         [0.00971, 0.01248, 0.02514], abs=0.51e-5
     )
-    assert found[2].sentence == "better by 0.0210 nats (95%: -0.0308 to -0.0117; p = 0.0058)"
+    assert found[2].sentence == "better by 0.0210 nats (95 %: -0.0308 to -0.0117; p = 0.0058)"
     assert found[1].sentence == (
-        "no difference found (95%: -0.0048 to +0.0051; 0.0125 nats or more would have been seen) "
+        "no difference found (95 %: -0.0048 to +0.0051; 0.0125 nats or more would have been seen) "
         "[the evaluation's own interval is not known]"
     )
 
@@ -65,14 +65,14 @@ def test_the_printed_family():
 def test_better_but_by_less_than_delta():
     one = judged([0.2 * d for d in BETTER])
     assert (one.word, one.below_delta) == ("better", True)
-    assert one.sentence.startswith("better by 0.0042 nats, but by less than 0.01 (95%:")
+    assert one.sentence.startswith("better by 0.0042 nats, but by less than 0.01 (95 %:")
     assert not judged(BETTER).below_delta
 
 
 def test_equivalent_needs_the_evaluations_interval_inside_too():
     assert judged(NOTHING, evaluation=(-0.002, 0.003)).word == "equivalent"
     assert judged(NOTHING, evaluation=(-0.002, 0.003)).sentence == (
-        "equivalent within 0.01 nats (95%: -0.0038 to +0.0046)"
+        "equivalent within 0.01 nats (95 %: -0.0038 to +0.0046)"
     )
     wide = judged(NOTHING, evaluation=(-0.002, 0.0101))
     assert wide.word == "no difference found"
@@ -111,12 +111,12 @@ def test_undecided_comes_before_everything_and_says_why_of_either_arm():
 def test_unstable_when_it_diverged_in_more_pairs_than_the_baseline():
     one = judged([None, *BETTER[1:]])
     assert one.word == "unstable"
-    assert one.sentence == "unstable: diverged in 1 of 5 (1% to 72%) against 0 of 5 (0% to 52%)"
+    assert one.sentence == "unstable: diverged in 1 of 5 (1 % to 72 %) against 0 of 5 (0 % to 52 %)"
     # As often as the baseline, in the same pair: four complete pairs are enough.
     shaky = arm("modern", [math.nan, 3.0, 3.0, 3.0, 3.0])
     one = judged([None, *BETTER[1:]], baseline=shaky)
     assert (one.word, len(one.differences)) == ("better", 4)
-    assert "diverged in 1 of 5 (1% to 72%) against 1 of 5 (1% to 72%)" in one.sentence
+    assert "diverged in 1 of 5 (1 % to 72 %) against 1 of 5 (1 % to 72 %)" in one.sentence
 
 
 def test_too_few_complete_pairs():
@@ -319,3 +319,13 @@ def test_with_the_arms_exchanged_better_is_worse(first, second):
     opposite = {"better": "worse", "worse": "better"}
     if there in opposite and back not in ("unstable",):
         assert back == opposite[there]
+
+
+def test_a_first_look_within_its_slack_names_its_own_slack():
+    ten = range(1, 11)
+    base = ArmEvidence("modern", dict.fromkeys(ten, 3.0))
+    late = ArmEvidence("variant", {i: 3 + d for i, d in zip(ten, WORSE + BETTER, strict=True)})
+    earlier = paired([0.05 + d / 100 for d in WORSE], slack_above=0.06)
+    one = verdicts(base, [late], ten, look=second_look({"variant": earlier}))[0]
+    assert one.word == "no difference found"
+    assert "[the difference is within the slack of 0.0600 nats]" in one.sentence

@@ -65,8 +65,7 @@ def inspect(
     found = inspect_model(looked_at, tokens, targets)
     if steps:
         rate = learning_rate if learning_rate is not None else named.learning_rate or DEFAULT_RATE
-        # Two sequences are enough for a ratio, and halve the longest part of an inspection.
-        updates = measured_updates(looked_at, tokens[:2], targets[:2], rate, steps)
+        updates = measured_updates(looked_at, tokens, targets, rate, steps)
         found = replace(found, updates=updates)
     screen = console(piped_width=PIPED_WIDTH)
     screen.print(terminal_table(block_table(found), f"{model}: {found.parameters:,} parameters"))

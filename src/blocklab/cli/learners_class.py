@@ -85,7 +85,7 @@ def _arguments(
                 f"--with {name}: {found.__name__} takes no such argument; "
                 f"{nearest(name, parameters)}"
             )
-    arguments: dict[str, Any] = {name: _number(value) for name, value in given.items()}
+    arguments = dict(given)
     for name, parameter in parameters.items():
         if name in given or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             continue
@@ -99,14 +99,6 @@ def _arguments(
                 f"{found.__name__}: what is its argument '{name}'? give --with {name}=VALUE"
             )
     return arguments
-
-
-def _number(value: Any) -> Any:
-    """YAML reads 1e-3, which has no point, as a word."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
 
 
 _CONFIGS = {"config", "cfg", "args", "params", "hparams", "conf", "settings"}

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from rich.table import Table
 
+from blocklab.cli.progress import where
 from blocklab.cli.screen import console
 from blocklab.model.count import count
-from blocklab.report.formats import counted, rate
+from blocklab.report.circumstances import ranged
+from blocklab.report.formats import counted, duration, paths_and_values, plain_value, rate
 from blocklab.report.limits import off_size
-from blocklab.study.course import all_courses
+from blocklab.study.course import Course, Known, all_courses
 from blocklab.study.folder import StudyFolder
 from blocklab.study.matching import MEASURES, natural_width, states_width
 from blocklab.study.plan import Plan, PlannedArm, n_tokens
@@ -16,6 +18,7 @@ from blocklab.study.rates import search_grid
 from blocklab.study.runner import Prepared
 from blocklab.study.study import Study
 from blocklab.study.timing import peak_memory_of_a_step, rough_seconds_a_step
+from blocklab.study.wording import percent
 
 
 def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
@@ -34,7 +37,7 @@ def print_plan(ready: Prepared, place: StudyFolder, workers: int) -> None:
         if off := _off_size(arm, ready.plan, seconds):
             screen.print(f"    {off}")
     for path, levels in ready.plan.study.nuisances.items():
-        screen.print(f"  nuisance {path}: {', '.join(map(str, levels))}")
+        screen.print(f"  nuisance {path}: {', '.join(map(plain_value, levels))}")
     for rung in ready.plan.ladder:
         base = rung.plan.arms[0]
         screen.print(
@@ -61,7 +64,9 @@ def _sizes(
         table.add_row(
             arm.name,
             f"{size.total:,}",
-            f"{difference:+,} ({difference / baseline.total:+.2%})" if arm.changes else "—",
+            f"{difference:+,} ({percent(difference / baseline.total, 2, signed=True)})"
+            if arm.changes
+            else "—",
             f"{'≥ ' if size.untold_scores else ''}{size.flops_per_token():,}",
             f"{1000 * seconds[arm.name]:.0f}",
             f"{memory[arm.name] / 2**20:,.0f}",
@@ -72,8 +77,7 @@ def _sizes(
 def _told(arm: PlannedArm) -> str:
     if arm.role == "placebo":
         return "the baseline from another initial draw, on the same batches"
-    declared = ", ".join(f"{path} = {value}" for path, value in arm.changes.items())
-    solved = ", ".join(f"{path} = {value}" for path, value in arm.matched.items())
+    declared, solved = paths_and_values(arm.changes), paths_and_values(arm.matched)
     return f"{declared}; to match sizes: {solved}" if solved else declared
 
 
@@ -96,7 +100,7 @@ def _off_size(arm: PlannedArm, plan: Plan, seconds: Mapping[str, float]) -> str:
         why = ", as it has no feed-forward width to solve for"
     elif states_width(arm.changes, arm.config):
         why = ", as its feed-forward width is stated"
-    return f"not matched by {match}: {off:+.1%} against {base.name}{why}"
+    return f"not matched by {match}: {percent(off, 1, signed=True)} against {base.name}{why}"
 
 
 def _lengths(
@@ -108,25 +112,33 @@ def _lengths(
     expected = sum(way.n_expected for way in ways)
     found = sum(run.id in known for way in ways for run in way.runs)
     yield f"{counted(expected, 'run')}{_made_of(plan)}; {found} already finished in {place.path}"
-    steps = ways[0].runs[0].steps
-    tokens = steps * study.training.batch_size * plan.arms[0].config.context_length
     swept = min(study.training.validation_tokens or text.validation_tokens, text.validation_tokens)
+    steps = [arm.training.n_steps(arm.config.context_length) or 0 for arm in plan.arms]
+    tokens = [n_tokens(arm) for arm in plan.arms]
+    epochs = [n / text.train_tokens for n in tokens]
     yield (
-        f"{counted(steps, 'step')} a run: {tokens:,} tokens, "
-        f"{tokens / text.train_tokens:.2f} epochs of {study.data.corpus}; each final "
-        f"loss over {swept:,} validation tokens"
+        f"{ranged(steps, noun='step')} a run: {ranged(tokens, noun='token')}, "
+        f"{ranged(epochs, '{:.2f}'.format, 'epoch')} of {study.data.corpus}; each final loss over "
+        f"{swept:,} validation tokens"
     )
+    left = _seconds_left(plan, ways, known, seconds, swept)
+    yield f"about {duration(left / workers)} on {counted(workers, 'worker')}"
+
+
+def _seconds_left(
+    plan: Plan, ways: Sequence[Course], known: Known, seconds: Mapping[str, float], swept: int
+) -> float:
+    """Of one worker, from the seconds that a step of each arm takes at the first setting."""
     flops = {arm.name: count(arm.config).flops_per_token() for arm in plan.cells[0].arms}
-    work = 0.0
+    total = 0.0
     for way in ways:
         done = sum(run.id in known for run in way.runs)
         # The timed arms stand for those of other settings and rungs, by their arithmetic.
         share = count(way.arm.config).flops_per_token() / flops[way.arm.name]
-        trained = n_tokens(way.arm)
         # A forward pass is a third of a step's work.
-        n_steps = way.runs[0].steps * (1 + swept / trained / 3)
-        work += (way.n_expected - done) * n_steps * seconds[way.arm.name] * share
-    yield f"about {work / workers / 60:.1f} minutes on {counted(workers, 'worker')}"
+        n_steps = way.runs[0].steps * (1 + swept / n_tokens(way.arm) / 3)
+        total += (way.n_expected - done) * n_steps * seconds[way.arm.name] * share
+    return total
 
 
 def _made_of(plan: Plan) -> str:
@@ -135,15 +147,12 @@ def _made_of(plan: Plan) -> str:
     given = study.training.learning_rates
     rates = ", ".join(map(rate, search_grid(given) if study.search else given))
     n_arms = len(plan.cells[0].arms)
-    cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
-    if plan.ladder:
-        cells += f" on {1 + len(plan.ladder)} rungs of the ladder"
     if study.search:
         return (
-            f" or so: the rate of {counted(n_arms, 'arm')}{cells} searched from {rates} on with "
-            f"one seed, then {_seeds(study)} at three rates each"
+            f" or so: the rate of {counted(n_arms, 'arm')}{where(plan)} searched from {rates} on "
+            f"with one seed, then {_seeds(study)} at three rates each"
         )
-    return f": {counted(n_arms, 'arm')}{cells}, {_seeds(study)}, learning rates {rates}"
+    return f": {counted(n_arms, 'arm')}{where(plan)}, {_seeds(study)}, learning rates {rates}"
 
 
 def _seeds(study: Study) -> str:

@@ -8,7 +8,7 @@ from typing import Self
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from blocklab.cli.screen import console
-from blocklab.report.formats import counted
+from blocklab.report.formats import counted, duration
 from blocklab.study.plan import Plan
 
 
@@ -55,12 +55,11 @@ class LiveProgress:
         self.found, self.expected = found, expected
         self.began = time.monotonic()
         arms = ", ".join(dict.fromkeys(arm.name for arm in plan.arms))
-        cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
-        cells += f" on {1 + len(plan.ladder)} rungs of the ladder" if plan.ladder else ""
         already = f", {found} already finished" if found else ""
         about = "about " if plan.study.search and found < expected else ""
         self.say(
-            f"{about}{counted(expected, 'run')}{already}: {arms}{cells}. Results in {self.folder}"
+            f"{about}{counted(expected, 'run')}{already}: {arms}{where(plan)}. Results in "
+            f"{self.folder}"
         )
 
     def progressed(self, steps_done: int, steps_expected: int, found: int, expected: int) -> None:
@@ -70,7 +69,7 @@ class LiveProgress:
         left = _left(time.monotonic() - self.began, share)
         self.bar.update(
             self.task,
-            description=f"run {found} of {expected}",
+            description=f"{found} of {counted(expected, 'run')}",
             completed=steps_done,
             total=steps_expected,
             left=left,
@@ -81,18 +80,29 @@ class LiveProgress:
 
     def say_how_to_go_on(self) -> None:
         """After Ctrl-C."""
-        self.say(
-            f"stopped: {self.found} of {counted(self.expected, 'run')} finished and kept in "
-            f"{self.folder}, the others are saved where they were; run the same command again to "
-            "go on"
-        )
+        if not self.expected:
+            self.say("stopped before any run began; run the same command again")
+        elif self.found == self.expected:
+            self.say(
+                f"stopped with all runs finished and kept in {self.folder}; run the same command "
+                "again for the report"
+            )
+        else:
+            self.say(
+                f"stopped: {self.found} of {counted(self.expected, 'run')} finished and kept in "
+                f"{self.folder}, those under way are saved where they were; run the same command "
+                "again to go on"
+            )
+
+
+def where(plan: Plan) -> str:
+    """` in 2 settings of the nuisances on 3 rungs of the ladder`; empty for one place alone."""
+    cells = f" in {len(plan.cells)} settings of the nuisances" if len(plan.cells) > 1 else ""
+    return cells + (f" on {1 + len(plan.ladder)} rungs of the ladder" if plan.ladder else "")
 
 
 def _left(elapsed: float, share: float) -> str:
     """The time left, from the time gone by and the share of the work done in it."""
     if share < 0.005 or elapsed < 2:
         return "estimating the time left"
-    seconds = elapsed * (1 - share) / share
-    if seconds < 90:
-        return f"about {seconds:.0f} s left"
-    return f"about {seconds / 60:.0f} min left"
+    return f"about {duration(elapsed * (1 - share) / share)} left"

@@ -14,7 +14,7 @@ DEFAULT_FOLDER = Path("out/reproduce")
 
 def reproduce(
     name: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]", help="Experiments; none: all of them.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Experiments; none: all of them.")
     ] = None,
     out: Out = None,
     quick: Annotated[bool, typer.Option("--quick", help="Leave out those that train.")] = False,
@@ -37,15 +37,18 @@ def reproduce(
     command = shlex.join(["blocklab", *sys.argv[1:]])
     outcomes = []
     for experiment in chosen(name or (), quick=quick):
-        with QuietLine() as line:
-            if experiment.long:
-                line.say(f"{experiment.name}: about {experiment.takes}; Ctrl-C stops, the same "
-                         "command goes on")  # fmt: skip
-            try:
+        if experiment.long:
+            typer.echo(
+                f"{experiment.name}: about {experiment.takes}; Ctrl-C stops, the same command goes "
+                "on",
+                err=True,
+            )
+        try:
+            with QuietLine() as line:
                 outcome = reproduced(experiment, folder, line.say)
-            except KeyboardInterrupt:
-                line.say(f"stopped; what is finished is kept in {folder}")
-                raise
+        except KeyboardInterrupt:
+            typer.echo(f"stopped; what is finished is kept in {folder}", err=True)
+            raise typer.Exit(130) from None
         outcomes.append(outcome)
         screen.print(terminal_table(table_of(outcome), f"{experiment.name}: {experiment.title}"))
         for note in outcome.found.notes:

@@ -14,7 +14,8 @@ def print_summary(result: StudyResult, report: Path) -> None:
     """The sentences, the table, and where the report lies."""
     screen = console(piped_width=PIPED_WIDTH)
     for line in summary_text(result):
-        screen.print(line)
+        # A pipe takes a sentence as one line, a reader's terminal breaks it between words.
+        screen.print(line, soft_wrap=not screen.is_terminal)
     screen.print()
-    screen.print(summary_table(result))
+    screen.print(summary_table(result, screen.width))
     screen.print(f"\nreport: {report}", soft_wrap=True)

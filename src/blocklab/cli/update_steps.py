@@ -10,6 +10,7 @@ from blocklab.training.loss import next_token_loss
 from blocklab.training.optimizer import AdamW, build_optimizer, named_parameters
 
 SEQUENCES = 2
+"""Enough for a ratio; all four would double what is the longest part of an inspection."""
 
 
 def measured_updates(

@@ -10,6 +10,7 @@ from blocklab.report.curves import best_runs
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame, decade_ticks
 from blocklab.report.palette import QUIET
+from blocklab.report.standing import not_drawn
 from blocklab.study.results import Arm, StudyResult
 
 ROW = 15
@@ -34,11 +35,10 @@ class _Strip:
 
 
 def blocks_chart(result: StudyResult) -> Chart | None:
-    """Gradient norm before clipping of every block over steps; None where no run was looked into.
-
-    An arm whose runs all diverged is not drawn.
-    """
-    strips = [strip for arm in result.arms if (strip := _strip(arm, result)) is not None]
+    """Gradient norm before clipping by block and step; None where no run was looked into."""
+    found = {arm.name: _strip(arm, result) for arm in result.arms}
+    drawn = {name: strip for name, strip in found.items() if strip is not None}
+    strips = list(drawn.values())
     if not any(v > 0 for strip in strips for norms in strip.norms.values() for v in norms):
         return None
     return Chart(
@@ -48,7 +48,8 @@ def blocks_chart(result: StudyResult) -> Chart | None:
         "from left to right: the brighter, the larger the gradient of its weights before "
         "clipping (geometric mean over the seeds at the arm’s best rate; logarithmic, one scale "
         "for all arms). Rows that differ by orders of magnitude are layers that one learning rate "
-        "does not suit; a row that flares up is where an instability begins.",
+        "does not suit; a row that flares up is where an instability begins."
+        + not_drawn(result, drawn),
         "Gradient norm at the last look, " + "; ".join(map(_said, strips)) + ".",
         _spec(strips, WIDE),
         _spec(strips, NARROW),

@@ -82,7 +82,8 @@ class Canvas:
         axis = {"title": self.x_title, "grid": self.bare_y, "tickSize": 4}
         if self.x_ticks:
             return {**axis, "values": self.x_ticks, "format": "~g", "labelOverlap": "greedy"}
-        return {**axis, "tickCount": self.layout.plot // 85}
+        # Two alone may leave a single one in view, which tells no scale.
+        return {**axis, "tickCount": max(self.layout.plot // 85, 3)}
 
     def _y_axis(self) -> Mapping[str, object] | None:
         if self.bare_y:

@@ -1,6 +1,5 @@
 """All charts of a study, in the order in which a report shows them."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from blocklab.report.blocks import blocks_chart
@@ -30,12 +29,18 @@ def charts(result: StudyResult) -> tuple[Chart, ...]:
     return tuple(chart for chart in made if chart)
 
 
-def _rates(result: StudyResult) -> Iterator[Chart | None]:
+def _rates(result: StudyResult) -> list[Chart | None]:
     if not result.cells:
-        yield rates_chart(result.shown())
-        return
+        return [rates_chart(result.shown())]
+    made: dict[str, Chart] = {}
     for number, cell in enumerate(list(result.cells)[:MOST_SETTINGS], 1):
         chart = rates_chart(result.in_cell(cell))
         if chart is not None:
             title = f"{chart.title}: {clean(cell)}"
-            yield replace(chart, name=f"{chart.name}-{number}", title=title)
+            made[cell] = replace(chart, name=f"{chart.name}-{number}", title=title)
+    left_out = [clean(cell) for cell in result.cells if cell not in made]
+    if made and left_out:
+        last = list(made)[-1]
+        told = f"{made[last].reading} Not drawn: {'; '.join(left_out)}."
+        made[last] = replace(made[last], reading=told)
+    return list(made.values())

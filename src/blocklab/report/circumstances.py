@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from blocklab.report.formats import counted, fixed, listed, nats, rate, thousands
 from blocklab.study.rates import search_grid
 from blocklab.study.results import StudyResult
+from blocklab.study.wording import percent
 
 
-def ranged(values: Sequence[float], shown: Callable[[float], str] = thousands) -> str:
-    """`4`, or `2 to 4` where the smallest and the largest read differently."""
+def ranged(
+    values: Sequence[float], shown: Callable[[float], str] = thousands, noun: str = ""
+) -> str:
+    """`4`, or `2 to 4` where the smallest and the largest read differently; so many of a `noun`."""
     low, high = shown(min(values)), shown(max(values))
-    return low if low == high else f"{low} to {high}"
+    text = low if low == high else f"{low} to {high}"
+    return f"{text} {noun}{'' if text == '1' else 's'}" if noun else text
 
 
 def model(result: StudyResult) -> str:
@@ -22,7 +26,7 @@ def model(result: StudyResult) -> str:
     scales = result.facts.scales
     return (
         f"d_model {ranged([one.d_model for one in scales])}, "
-        f"{ranged([one.n_layers for one in scales])} layers, "
+        f"{ranged([one.n_layers for one in scales], noun='layer')}, "
         f"context {ranged([one.context_length for one in scales])}"
     )
 
@@ -45,10 +49,13 @@ def trained_rates(result: StudyResult) -> tuple[float, ...]:
 def kicker(result: StudyResult) -> str:
     """How large the study was, in one line."""
     facts = result.facts
+    n_rungs = 1 + sum(len(ladder.rungs) - 1 for ladder in result.ladders)
     return " · ".join(
         (
             f"{facts.budget} study",
             counted(len(result.arms), "arm"),
+            *([counted(len(result.cells), "setting")] if result.cells else []),
+            *([counted(n_rungs, "rung")] if result.ladders else []),
             counted(len(trained_rates(result)), "learning rate"),
             counted(len(facts.seeds), "seed"),
             counted(len(result.runs), "run"),
@@ -65,8 +72,8 @@ def circumstances(result: StudyResult) -> Mapping[str, str]:
         "Tokenizer": f"{facts.tokenizer}, {thousands(facts.vocab_size)} tokens, unigram "
         f"entropy {nats(facts.unigram_entropy)} nats",
         "Model": model(result),
-        "Training": f"{ranged([one.steps for one in scales])} steps of "
-        f"{ranged([one.batch_size for one in scales])} sequences",
+        "Training": f"{ranged([one.steps for one in scales], noun='step')} of "
+        f"{ranged([one.batch_size for one in scales], noun='sequence')}",
         "Learning rates": _rates(result),
         "Seeds": ", ".join(map(str, facts.seeds)),
         "Matched by": facts.match,
@@ -104,7 +111,7 @@ def _beside_training(result: StudyResult) -> Mapping[str, str]:
     compiling = sum(run.compile_seconds for run in result.runs)
     found = {}
     if looking:
-        found["Looking inside"] = f"{looking / seconds:.1%} of the time of training"
+        found["Looking inside"] = f"{percent(looking / seconds, 1)} of the time of training"
     if compiling:
-        found["Compiling"] = f"{compiling / seconds:.1%} of the time of training, beside it"
+        found["Compiling"] = f"{percent(compiling / seconds, 1)} of the time of training, beside it"
     return found

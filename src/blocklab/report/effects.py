@@ -20,6 +20,7 @@ from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame
 from blocklab.report.palette import INK, QUIET, Style, styles
 from blocklab.study.results import Arm, StudyResult
+from blocklab.study.wording import percent
 
 ROW = 44
 CLOSE_UP = 5.0
@@ -33,7 +34,7 @@ def effects_chart(result: StudyResult) -> Chart | None:
         return None
     base = formats.clean(result.baseline.name)
     near = _near(arms)
-    level = formats.level(result.level)
+    level = percent(result.level)
     reading = (
         "Each dot is one seed: the arm’s validation loss at its best rate minus "
         f"{base}’s at its own. The diamond is their mean, the bar its {level} interval. Left of "

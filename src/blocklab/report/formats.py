@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from decimal import Decimal
 
 from blocklab.study.results import Arm
+from blocklab.study.wording import n_seeds
 
 _PREFIXES = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -18,6 +19,18 @@ def clean(text: str) -> str:
 def counted(n: int, noun: str) -> str:
     """So many of something: 1 seed, 1,200 steps."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def seeds(n: int, of: int) -> str:
+    """How many seeds a figure is of: `one seed`, `5 seeds`; `4 of 5 seeds` where some lack it."""
+    if n < of:
+        return f"{n} of {n_seeds(of)}"
+    return "one seed" if n == 1 else n_seeds(n)
+
+
+def part_of(n: int, of: int, noun: str) -> str:
+    """`4 of 5 runs`; empty where a figure is of all of them."""
+    return "" if n == of else f"{n} of {counted(of, noun)}"
 
 
 def real_minus(text: str) -> str:
@@ -38,11 +51,6 @@ def nats(value: float, signed: bool = False) -> str:
     return real_minus(text)
 
 
-def level(value: float) -> str:
-    """The level of an interval: 0.95 is 95 %."""
-    return f"{100 * value:.3g} %"
-
-
 def rate(value: float) -> str:
     """A learning rate as one would type it: 0.003, 3e-5."""
     return re.sub(r"e([+-])0*(\d)", lambda m: f"e{m[1].rstrip('+')}{m[2]}", f"{value:.4g}")
@@ -59,6 +67,13 @@ def compact(value: float) -> str:
         if value >= size * 0.9995:
             return f"{_three_digits(value / size)} {prefix}"
     return f"{value:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """About how long something takes, in the unit that needs no more than two or three digits."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 90 * 60 else f"{seconds / 3600:.1f} h"
 
 
 def mebibytes(size: float) -> str:

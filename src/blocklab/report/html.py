@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from blocklab.files import write_atomically
 from blocklab.report import (
     circumstances,
     formats,
@@ -15,7 +16,7 @@ from blocklab.report import (
     words,
 )
 from blocklab.report.charts import charts
-from blocklab.report.drawing import inline, to_png, to_svg
+from blocklab.report.standalone import rendered, written_chart
 from blocklab.study.results import Arm, LadderResult, StudyResult
 
 PAGE = "report.html"
@@ -27,24 +28,11 @@ def write_report(result: StudyResult, folder: Path) -> Path:
     Leaves `report.html`, `results.csv`, `table.{csv,md,tex}` and `charts/NAME.{svg,png}`. A file
     is replaced only when its successor is whole.
     """
-    # It brings torch along, which reading a report's words does not need.
-    from blocklab.files import write_atomically
-
-    (folder / "charts").mkdir(parents=True, exist_ok=True)
-    figures = []
-    for chart in charts(result):
-        wide = to_svg(chart.wide)
-        write_atomically(folder / "charts" / f"{chart.name}.svg", wide.encode())
-        write_atomically(folder / "charts" / f"{chart.name}.png", to_png(wide))
-        figures.append(
-            {
-                "name": chart.name,
-                "title": chart.title,
-                "reading": chart.reading,
-                "wide": inline(wide, f"{chart.name}-wide", chart.description),
-                "narrow": inline(to_svg(chart.narrow), f"{chart.name}-narrow", chart.description),
-            }
-        )
+    figures = [
+        {"name": chart.name, "title": chart.title, "reading": chart.reading}
+        | written_chart(chart, folder)
+        for chart in charts(result)
+    ]
     texts = {
         "results.csv": results_csv.as_csv(result),
         "table.csv": table.as_csv(result),
@@ -59,49 +47,41 @@ def write_report(result: StudyResult, folder: Path) -> Path:
 
 def page(result: StudyResult, figures: list[dict[str, str]]) -> str:
     """The page as text; each figure has name, title, reading and two pictures, wide and narrow."""
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("blocklab.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     facts = result.facts
     shown = table.columns(result)
-    return environment.get_template("report.html.j2").render(
-        facts=facts,
-        question=formats.clean(facts.question),
-        size=circumstances.kicker(result),
-        warnings=limits.warnings(result),
-        headline=words.headline(result),
-        answers=[_answer(arm, result) for arm in result.arms],
-        interactions=words.interactions(result),
-        columns=[column for column in shown if column.heading != "Changes"],
-        rows=[
+    values = {
+        "facts": facts,
+        "question": formats.clean(facts.question),
+        "size": circumstances.kicker(result),
+        "warnings": limits.warnings(result),
+        "headline": words.headline(result),
+        "answers": [_answer(arm, result) for arm in result.arms],
+        "interactions": words.interactions(result),
+        "columns": [column for column in shown if column.heading != "Changes"],
+        "rows": [
             _table_row(arm, row, shown)
             for arm, row in zip(result.arms, table.rows(result), strict=True)
         ],
-        notes=table.NOTES,
-        figures=figures,
-        insides=insides.rows(result.shown()),
-        inside_columns=insides.COLUMNS,
-        inside_note=insides.note(result),
-        variants=[formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
-        settings=[
+        "notes": table.NOTES,
+        "figures": figures,
+        "insides": insides.rows(result.shown()),
+        "inside_columns": insides.COLUMNS,
+        "inside_note": insides.note(result),
+        "variants": [formats.clean(arm.name) for arm in result.arms if arm.role == "variant"],
+        "settings": [
             {"name": formats.clean(name), "found": _effects(arms)}
             for name, arms in result.cells.items()
         ],
-        warmup=warmup.warmup_table(result),
-        warmup_note=warmup.NOTE,
-        ladders=[_ladder(ladder, result) for ladder in result.ladders],
-        differences=[
+        "warmup": warmup.warmup_table(result),
+        "warmup_note": warmup.NOTE,
+        "ladders": [_ladder(ladder, result) for ladder in result.ladders],
+        "differences": [
             (formats.clean(name), formats.clean(seen)) for name, seen in facts.differences.items()
         ],
-        limits=limits.limits(result),
-        circumstances=circumstances.circumstances(result),
-    )
+        "limits": limits.limits(result),
+        "circumstances": circumstances.circumstances(result),
+    }
+    return rendered("report.html.j2", values)
 
 
 def _answer(arm: Arm, result: StudyResult) -> dict[str, str]:

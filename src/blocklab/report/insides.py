@@ -8,15 +8,17 @@ from statistics import median
 from blocklab.report import formats
 from blocklab.report.curves import best_runs
 from blocklab.study.results import RunResult, StudyResult
+from blocklab.study.wording import percent
 
 NOTE = (
-    "Medians over the seeds at the arm’s best rate. Gradient norm: of all parameters before "
-    "clipping, its median over the steps, its 99.9th percentile, and the share of steps that were "
-    "clipped. Attention logit: the largest that entered a softmax. log Z: of the output’s softmax, "
-    "over the last tenth of the steps. Stream: root mean square after the last block, and the "
-    "factor that each block adds to it. Update: size of a step against the weights it moves. "
-    "Similarity: mean cosine between the stream’s vectors at different positions after the last "
-    "block; 1 is positions that have become the same."
+    "Medians over the seeds that finished at the arm’s best rate. Gradient norm: of all parameters "
+    "before clipping, its median over the steps, its 99.9th percentile, and the share of steps "
+    "that were clipped. Attention logit: the largest that entered a softmax. log Z: of the "
+    "output’s softmax, over the last tenth of the steps. Stream: root mean square after the last "
+    "block, and the factor by which each block scales it, at the end. Update: size of a step "
+    "against the weights it moves. Similarity: mean cosine between the stream’s vectors at "
+    "different positions after the last block, at the end; 1 is positions that have become the "
+    "same."
 )
 
 
@@ -45,7 +47,7 @@ def _inside(part: str) -> Callable[[RunResult], float | None]:
 COLUMNS: Sequence[Column] = (
     Column("Gradient norm", "median", _norm("median"), _digits),
     Column("Gradient norm", "p 99.9", _norm("p999"), _digits),
-    Column("Clipped", "of steps", _norm("clipped"), lambda v: f"{v:.0%}"),
+    Column("Clipped", "of steps", _norm("clipped"), percent),
     Column("Attention logit", "largest", _inside("largest_attention_logit"), _digits),
     Column("log Z", "nats", lambda run: run.log_z, lambda v: formats.fixed(v, 2)),
     Column("Stream", "rms", _inside("stream_rms"), _digits),
@@ -63,17 +65,29 @@ def note(result: StudyResult) -> str:
 
 
 def rows(result: StudyResult) -> list[dict[str, object]]:
-    """`role`, `name` and `cells` of every arm that finished a run; empty where none was seen."""
+    """`role`, `name`, `runs` and `cells` of every arm that finished a run; empty where none was
+    seen. `runs` says of how many all cells are, a cell where it is of fewer.
+    """
     found: list[dict[str, object]] = []
     for arm in result.arms:
         runs = best_runs(arm, result.runs)
         if any(run.insides is not None for run in runs):
-            cells = [_cell(column, runs) for column in COLUMNS]
-            found.append({"role": arm.role, "name": formats.clean(arm.name), "cells": cells})
+            found.append(
+                {
+                    "role": arm.role,
+                    "name": formats.clean(arm.name),
+                    "runs": formats.part_of(len(runs), arm.n_at_best, "run"),
+                    "cells": [_cell(column, runs) for column in COLUMNS],
+                }
+            )
     return found
 
 
 def _cell(column: Column, runs: Sequence[RunResult]) -> str:
     values = [column.value(run) for run in runs]
     finite = [value for value in values if value is not None and math.isfinite(value)]
-    return formats.real_minus(column.text(median(finite))) if finite else "–"
+    if not finite:
+        return "–"
+    text = formats.real_minus(column.text(median(finite)))
+    counts = formats.part_of(len(finite), len(runs), "run")
+    return f"{text} ({counts})" if counts else text

@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 
 from blocklab.inspect.inspection import Inspection, by_block
 from blocklab.report.drawing import Chart
+from blocklab.report.formats import counted
 from blocklab.report.heat import Panels, heat_chart
 from blocklab.report.lines import Lines, line_chart
-from blocklab.report.page import Page, Section, Table, aligned
+from blocklab.report.page import Page, Section, Table
+from blocklab.study.wording import percent
 
 MOST_MAPS = 12
 
@@ -31,7 +33,7 @@ def block_table(found: Inspection) -> Table:
                 f"{max(heads.largest_logit):.2f}" if heads else "",
                 f"{hidden.dead} of {hidden.units:,}" if hidden else "",
                 f"{hidden.largest:.1f}" if hidden else "",
-                f"{hidden.outliers:.2%}" if hidden else "",
+                percent(hidden.outliers, 2) if hidden else "",
                 f"{found.lens[i + 1].loss:.3f}",
             )
         )
@@ -49,7 +51,7 @@ def block_table(found: Inspection) -> Table:
             "outliers",
             "lens loss",
         ),
-        aligned(rows),
+        tuple(rows),
         "Stream after the block and its growth through it; mean cosine similarity between "
         "positions; norm of all the block's gradients together; entropy of its heads in nats and "
         "the largest score that enters a softmax; hidden units that no position lifts above a "
@@ -78,7 +80,7 @@ def gradient_table(found: Inspection, *, compact: bool = False) -> Table:
             rows.append((path, _number(norm), "", "", "", moved_by))
     return Table(
         ("gradient norm of", "first block", "smallest", "largest", "last block", "update ratio"),
-        aligned(rows),
+        tuple(rows),
         "Norm of the gradient of the mean loss, after one backward pass without dropout; norm of "
         "one AdamW step's change over that of the weight, mean over the steps and the blocks; "
         "“from 0” where the weight had no size yet.",
@@ -90,18 +92,16 @@ def norm_table(found: Inspection) -> Table:
     """What each norm is given and gives."""
     return Table(
         ("norm", "input rms", "smallest", "output rms", "gain", "largest coordinate"),
-        aligned(
-            [
-                (
-                    norm.path,
-                    _number(norm.input_rms),
-                    _number(norm.smallest_input_rms),
-                    _number(norm.output_rms),
-                    f"{norm.gain[0]:.2f} to {norm.gain[1]:.2f}" if norm.gain else "",
-                    f"{norm.largest_coordinate:.1f} at {norm.coordinate}",
-                )
-                for norm in found.norms
-            ]
+        tuple(
+            (
+                norm.path,
+                _number(norm.input_rms),
+                _number(norm.smallest_input_rms),
+                _number(norm.output_rms),
+                f"{norm.gain[0]:.2f} to {norm.gain[1]:.2f}" if norm.gain else "",
+                f"{norm.largest_coordinate:.1f} at {norm.coordinate}",
+            )
+            for norm in found.norms
         ),
         "Root mean square of what comes in, over all positions and at the smallest one; of what "
         "goes out; smallest and largest learned gain; the coordinate that stands out most from "
@@ -124,8 +124,8 @@ def inspection_page(found: Inspection, model: str, text: str, command: str) -> P
     sequences, length = found.tokens
     return Page(
         title=f"Inside {model}",
-        kicker=f"{found.parameters:,} parameters · {sequences} sequences of {length} tokens "
-        f"of {text}",
+        kicker=f"{found.parameters:,} parameters · {counted(sequences, 'sequence')} of "
+        f"{counted(length, 'token')} of {text}",
         headline=headline(found),
         sections=(
             Section("blocks", "Block by block", tables=(block_table(found),)),

@@ -1,13 +1,15 @@
 """What a study cannot claim, in words: the circumstances that belong to every number it gives."""
 
 import math
+from collections.abc import Sequence
 
 from blocklab.report import formats
 from blocklab.report.circumstances import model, ranged, started_from
 from blocklab.report.curves import best_runs
 from blocklab.report.formats import clean, compact, listed, nats, rate, real_minus, thousands
-from blocklab.report.words import ENOUGH_SEEDS, judged_seeds
 from blocklab.study.results import Arm, Repeat, StudyResult
+from blocklab.study.verdict import FEWEST_SEEDS
+from blocklab.study.wording import percent
 
 MOST_EPOCHS = 4.0
 FEWEST_VALIDATION_TOKENS = 100_000
@@ -22,13 +24,13 @@ def warnings(result: StudyResult) -> list[str]:
     facts = result.facts
     found = []
     if facts.n_missing:
-        found.append(
-            f"Unfinished: {facts.n_missing} of the runs that the study asks for now are missing. "
-            "Whatever is said below may still change."
-        )
+        missing = "one of the runs that the study asks for now is missing"
+        if facts.n_missing > 1:
+            missing = f"{facts.n_missing} of the runs that the study asks for now are missing"
+        found.append(f"Unfinished: {missing}. Whatever is said below may still change.")
     found += _of_the_placebo(result)
-    if (n := len(judged_seeds(result))) < ENOUGH_SEEDS:
-        seeds = "one seed" if n == 1 else f"{n} seeds"
+    if (n := len(result.judged_seeds)) < FEWEST_SEEDS:
+        seeds = formats.seeds(n, n)
         since = f" since the {facts.looked} that were reported before" if facts.looked else ""
         found.append(f"Only {seeds}{since}: read every effect as exploratory. Take five or more.")
     epochs = max((run.epochs for run in result.runs), default=0.0)
@@ -82,7 +84,8 @@ def _unmatched(result: StudyResult) -> list[str]:
             if arm.role == "variant" and share is not None:
                 furthest[arm.name] = max(furthest.get(arm.name, 0.0), share, key=abs)
     return [
-        f"{clean(name)} ({real_minus(f'{100 * share:+.0f}')} %)" for name, share in furthest.items()
+        f"{clean(name)} ({real_minus(percent(share, signed=True))})"
+        for name, share in furthest.items()
     ]
 
 
@@ -112,13 +115,14 @@ def limits(result: StudyResult) -> list[tuple[str, str]]:
 def _scale(result: StudyResult) -> str:
     facts, scales = result.facts, result.facts.scales
     epochs = [run.epochs for run in result.runs if not run.rung and run.diverged_at is None]
-    seen = f"{ranged(epochs, _two_digits)} epochs" if epochs else "as yet no whole run"
+    seen = ranged(epochs, _two_digits, "epoch") if epochs else "as yet no whole run"
+    a_parameter = [one.tokens / one.n_parameters for one in scales]
     return (
-        f"Models of {ranged([one.n_parameters for one in scales], compact)} parameters "
-        f"({model(result)}), each trained on {ranged([one.tokens for one in scales])} tokens: "
-        f"{ranged([one.tokens / one.n_parameters for one in scales], _two_digits)} tokens a "
-        f"parameter, {seen} of {thousands(facts.train_tokens)} training tokens. A ranking at this "
-        f"scale need not hold at another{_ladder(result)}."
+        f"Models of {ranged([one.n_parameters for one in scales], compact, 'parameter')} "
+        f"({model(result)}), each trained on {ranged([one.tokens for one in scales], noun='token')}"
+        f": {ranged(a_parameter, _two_digits, 'token')} a parameter, {seen} of "
+        f"{thousands(facts.train_tokens)} training tokens. A ranking at this scale need not hold "
+        f"at another{_ladder(result)}."
     )
 
 
@@ -139,8 +143,8 @@ def _ladder(result: StudyResult) -> str:
 
 def _seeds(result: StudyResult) -> str:
     n = len(result.facts.seeds)
-    text = f"{n} seeds" if n > 1 else "One seed"
-    text += " vary the initial values and the order of the data, and nothing else."
+    text = f"{n} seeds vary" if n > 1 else "One seed decides"
+    text += " the initial values and the order of the data, and nothing else."
     if result.facts.looked:
         text += (
             f" The first {result.facts.looked} were reported before the others were added, so "
@@ -152,7 +156,7 @@ def _seeds(result: StudyResult) -> str:
             f" The study was declared to look after {first} seeds, and after {all_of_them} where "
             "something was open then: p values and intervals pay for both looks."
         )
-    if len(judged_seeds(result)) < ENOUGH_SEEDS:
+    if len(result.judged_seeds) < FEWEST_SEEDS:
         text += " Fewer than five judge: the effects are exploratory, a reason to look again."
     return text
 
@@ -196,7 +200,7 @@ def _rates(result: StudyResult) -> str:
 
 def _intervals(result: StudyResult) -> str:
     n = sum(arm.role == "variant" for arm in result.arms)
-    level, misses = formats.level(result.level), round(100 * (1 - result.level))
+    level, misses = percent(result.level), round(100 * (1 - result.level))
     text = (
         ("Verdicts hold for all variants together (Holm). " if result.facts.searched else "")
         + f"Each {level} interval holds one at a time, not for all of them together"
@@ -251,11 +255,7 @@ def _ended(loss: float | None, dtype: str) -> str:
 
 
 def _gap(result: StudyResult) -> str:
-    gaps = [
-        f"{clean(arm.name)} {nats(gap, signed=True)}"
-        for arm in result.arms
-        if (gap := _mean_gap(arm, result)) is not None
-    ]
+    gaps = [_gap_of(arm, found) for arm in result.arms if (found := _gaps(arm, result))]
     if not gaps:
         return ""
     return (
@@ -265,10 +265,16 @@ def _gap(result: StudyResult) -> str:
     )
 
 
-def _mean_gap(arm: Arm, result: StudyResult) -> float | None:
-    """Over its settings, each at the best rate there; None where no run tells it."""
+def _gap_of(arm: Arm, gaps: Sequence[float]) -> str:
+    text = f"{clean(arm.name)} {nats(sum(gaps) / len(gaps), signed=True)}"
+    counts = formats.part_of(len(gaps), arm.n_at_best, "run")
+    return f"{text} ({counts})" if counts else text
+
+
+def _gaps(arm: Arm, result: StudyResult) -> list[float]:
+    """Of every run that tells it, over all settings, each at the best rate there."""
     places = [result.in_cell(cell) for cell in result.cells] or [result.shown()]
-    gaps = [
+    return [
         run.validation_loss - run.train_loss
         for place in places
         for own in place.arms
@@ -276,4 +282,3 @@ def _mean_gap(arm: Arm, result: StudyResult) -> float | None:
         for run in best_runs(own, place.runs)
         if run.validation_loss is not None and run.train_loss is not None
     ]
-    return sum(gaps) / len(gaps) if gaps else None

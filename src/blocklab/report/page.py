@@ -1,13 +1,12 @@
-"""A page of sections: sentences, tables, charts. For whatever is not a study's report.
+"""A page of sections: sentences, tables, charts. For whatever is not a study's report."""
 
-It stands alone like the report: no script, nothing fetched, charts beside it as files.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from blocklab.report.drawing import Chart, inline, to_png, to_svg
+from blocklab.files import write_atomically
+from blocklab.report.drawing import Chart
+from blocklab.report.standalone import rendered, written_chart
 
 
 @dataclass(frozen=True)
@@ -53,40 +52,11 @@ def write_page(page: Page, folder: Path, file: str) -> Path:
 
     Raises RunFailed when the disk refuses.
     """
-    from blocklab.files import write_atomically
-
     drawn = {
-        chart.name: _drawn(chart, folder) for section in page.sections for chart in section.charts
+        chart.name: written_chart(chart, folder)
+        for section in page.sections
+        for chart in section.charts
     }
-    write_atomically(folder / file, _rendered(page, drawn).encode())
+    text = rendered("page.html.j2", {"page": page, "drawn": drawn})
+    write_atomically(folder / file, text.encode())
     return folder / file
-
-
-def _drawn(chart: Chart, folder: Path) -> dict[str, str]:
-    from blocklab.files import write_atomically
-
-    wide, narrow = to_svg(chart.wide), to_svg(chart.narrow)
-    write_atomically(folder / "charts" / f"{chart.name}.svg", wide.encode())
-    write_atomically(folder / "charts" / f"{chart.name}.png", to_png(wide))
-    return {
-        "wide": inline(wide, f"{chart.name}-wide", chart.description),
-        "narrow": inline(narrow, f"{chart.name}-narrow", chart.description),
-    }
-
-
-def _rendered(page: Page, drawn: Mapping[str, Mapping[str, str]]) -> str:
-    import jinja2
-
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("blocklab.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2").render(page=page, drawn=drawn)
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """Rows as a table keeps them."""
-    return tuple(tuple(row) for row in rows)

@@ -25,6 +25,8 @@ from blocklab.report.palette import QUIET, Style, styles
 from blocklab.study.rates import STEP
 from blocklab.study.results import Arm, StudyResult
 
+SEARCHED = " Beside the rates that an arm is read at there is the searching seed alone."
+
 
 def rates_chart(result: StudyResult) -> Chart | None:
     """Validation loss over the grid of rates; None where every run diverged."""
@@ -40,7 +42,8 @@ def rates_chart(result: StudyResult) -> Chart | None:
         "Learning rate by learning rate",
         "The line joins the means over the seeds that finished, the faint dots are single seeds. "
         "A hollow point lacks seeds that diverged there; a cross at the top counts them. A curve "
-        "that still falls at its end says that the grid was too short for that arm.",
+        "that still falls at its end says that the grid was too short for that arm."
+        + (SEARCHED if result.facts.searched else ""),
         f"Validation loss over the learning rate: {best}.",
         _spec(result, WIDE),
         _spec(result, NARROW),

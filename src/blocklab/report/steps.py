@@ -22,8 +22,8 @@ from blocklab.report.curves import Band, band, best_runs
 from blocklab.report.drawing import Chart, Spec
 from blocklab.report.frame import Frame, decade_ticks
 from blocklab.report.palette import styles
-from blocklab.report.standing import why_no_loss
-from blocklab.study.results import Arm, Point, StudyResult
+from blocklab.report.standing import not_drawn
+from blocklab.study.results import Point, StudyResult
 
 
 def loss_chart(result: StudyResult) -> Chart | None:
@@ -37,7 +37,7 @@ def loss_chart(result: StudyResult) -> Chart | None:
         f"Each arm at its best rate: the mean over its seeds, {_smoothing(bands)}, and the "
         "lowest and highest seed around it. A model that has learnt nothing stands at ln V, one "
         "that knows only how often each token occurs at the unigram entropy."
-        + _missing(result, bands),
+        + not_drawn(result, bands),
         "Training loss over steps: " + _course(bands),
         _loss_spec(result, bands, WIDE),
         _loss_spec(result, bands, NARROW),
@@ -54,7 +54,7 @@ def gradient_chart(result: StudyResult) -> Chart | None:
         "Gradient norm",
         "The norm over all parameters before clipping, on a logarithmic axis: the geometric mean "
         f"over the seeds at the arm’s best rate, {_smoothing(bands)}. A line that climbs or "
-        "leaps is the first sign of a training about to fail." + _missing(result, bands),
+        "leaps is the first sign of a training about to fail." + not_drawn(result, bands),
         "Gradient norm over steps: " + _course(bands),
         _gradient_spec(result, bands, WIDE),
         _gradient_spec(result, bands, NARROW),
@@ -73,35 +73,6 @@ def _smoothing(bands: Mapping[str, Band]) -> str:
     if window == 1:
         return "as logged"
     return f"smoothed by a running mean over {window} logged steps"
-
-
-def _missing(result: StudyResult, bands: Mapping[str, Band]) -> str:
-    """What the chart leaves out, said: a run that diverged, or is to come, has none to average."""
-    lost = [_why_not_drawn(arm, result) for arm in result.arms if arm.name not in bands]
-    notes = [f"Not drawn, because {'; '.join(lost)}."] if lost else []
-    n = len(result.facts.seeds)
-    counts = [
-        (formats.clean(arm.name), *_lacking(arm, result))
-        for arm in result.arms
-        if arm.name in bands
-    ]
-    if diverged := [f"{name} ({lost} of {n} seeds)" for name, lost, _ in counts if lost]:
-        notes.append(f"Without the runs that diverged: {formats.listed(diverged)}.")
-    if pending := [f"{name} ({left} of {n} seeds)" for name, _, left in counts if left]:
-        notes.append(f"Not trained yet: {formats.listed(pending)}.")
-    return "".join(f" {note}" for note in notes)
-
-
-def _why_not_drawn(arm: Arm, result: StudyResult) -> str:
-    if arm.mean is None:
-        return why_no_loss(arm, result)
-    return f"no step of {formats.clean(arm.name)} is left to draw"
-
-
-def _lacking(arm: Arm, result: StudyResult) -> tuple[int, int]:
-    """Seeds at the arm's best rate that diverged, and those that are to be trained."""
-    finished = len(best_runs(arm, result.runs))
-    return arm.n_at_best - finished, max(len(result.facts.seeds) - arm.n_at_best, 0)
 
 
 def _course(bands: Mapping[str, Band]) -> str:

@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, fields, replace
 
 from blocklab.report import formats
 from blocklab.report.formats import fixed
+from blocklab.report.standing import seeds_read
 from blocklab.report.verdicts import word
 from blocklab.study.results import Arm, StudyResult
+from blocklab.study.wording import percent
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,11 @@ class Row:
     matched: str
     validation_loss: str
     spread: str
+    loss_seeds: str
+    """`4 of 5 seeds` where not all of them have a loss."""
     effect: str
+    effect_seeds: str
+    """`4 of 5 seeds` where not all pairs are complete."""
     interval_low: str
     interval_high: str
     no_interval: str
@@ -32,12 +38,21 @@ class Row:
     diverged: str
     runs: str
     stalled: str
+    runs_at_best: str
+    """Reporting runs at the best rate, among which the stalled ones are counted."""
     stable_margin: str
     rate_sensitivity: str
     sensitive_seeds: str
-    """`4 of 5 seeds` where not all of them have a sensitivity."""
+    """`4 of 5 seeds` where not all of them have a sensitivity, `1 seed` where only that was trained
+    at every rate of the grid.
+    """
     spikes_per_thousand: str
+    spikes_runs: str
+    """`4 of 5 runs` where not all of those at the best rate have spikes measured."""
     recall: str
+    """A share of one."""
+    recall_runs: str
+    """`4 of 5 runs` where not all of those at the best rate have a recall."""
     parameters: str
     parameters_high: str
     """Where settings of the nuisances differ: the largest; the plain field is the smallest."""
@@ -58,6 +73,13 @@ class Column:
     is_number: bool = True
     may_be_left_out: bool = False
     """Where no row has anything to show in it."""
+    counts: Callable[[Row], str] = lambda row: ""
+    """Of how many seeds or runs the figure is, where it is not of all."""
+
+    def text(self, row: Row) -> str:
+        """The cell with its counts: `0.259 (4 of 5 seeds)`, or `none (1 of 5 seeds)`."""
+        figure, counts = self.cell(row), self.counts(row)
+        return f"{figure or 'none'} ({counts})" if counts else figure
 
 
 def rows(result: StudyResult) -> list[Row]:
@@ -68,6 +90,7 @@ def rows(result: StudyResult) -> list[Row]:
 def _row(arm: Arm, result: StudyResult) -> Row:
     effect = arm.effect
     settings = result.at_settings(arm.name)
+    loss_seeds = formats.part_of(*seeds_read(arm, result), "seed")
     parameters, parameters_high = _ends([one.n_parameters for one in settings])
     flops, flops_high = _ends([one.flops_per_token for one in settings])
     speed, speed_high = _ends([one.tokens_per_second for one in settings])
@@ -77,7 +100,9 @@ def _row(arm: Arm, result: StudyResult) -> Row:
         matched=_matched(settings),
         validation_loss=_number(arm.mean),
         spread=_number(arm.spread),
+        loss_seeds=loss_seeds if arm.mean is not None else "",
         effect=_number(effect.mean if effect else None, signed=True),
+        effect_seeds=_pairs(arm, result),
         interval_low=_number(effect.low if effect else None, signed=True),
         interval_high=_number(effect.high if effect else None, signed=True),
         no_interval=effect.no_interval if effect else "",
@@ -87,13 +112,14 @@ def _row(arm: Arm, result: StudyResult) -> Row:
         diverged=str(arm.n_diverged),
         runs=str(arm.n_runs),
         stalled=str(arm.n_stalled),
+        runs_at_best=str(arm.n_at_best),
         stable_margin=arm.margin.words if arm.margin is not None else "",
         rate_sensitivity=_number(arm.sensitivity.mean if arm.sensitivity else None),
-        sensitive_seeds=arm.sensitivity.counts if arm.sensitivity else "",
-        spikes_per_thousand=""
-        if arm.spikes_per_thousand is None
-        else fixed(arm.spikes_per_thousand, 1),
-        recall="" if arm.recall is None else f"{arm.recall:.1%}",
+        sensitive_seeds=_sensitive_seeds(arm, result),
+        spikes_per_thousand=_number(arm.spikes_per_thousand, 1),
+        spikes_runs=_runs(arm.spikes_per_thousand, arm.n_spikes, arm),
+        recall=_number(arm.recall),
+        recall_runs=_runs(arm.recall, arm.n_recall, arm),
         parameters=parameters,
         parameters_high=parameters_high,
         flops_per_token=flops,
@@ -132,8 +158,27 @@ def _rate(arm: Arm) -> str:
     return "" if best is None else formats.rate(best)
 
 
-def _number(value: float | None, signed: bool = False) -> str:
-    return "" if value is None else fixed(value, 3, signed)
+def _number(value: float | None, decimals: int = 3, signed: bool = False) -> str:
+    return "" if value is None else fixed(value, decimals, signed)
+
+
+def _pairs(arm: Arm, result: StudyResult) -> str:
+    """Of how many seeds an effect is, where it is not of all that losses are read from."""
+    if arm.effect is None:
+        return ""
+    return formats.part_of(len(arm.effect.differences), len(result.judged_seeds), "seed")
+
+
+def _sensitive_seeds(arm: Arm, result: StudyResult) -> str:
+    found = arm.sensitivity
+    if found is None or found.counts or found.n >= len(result.facts.seeds):
+        return found.counts if found else ""
+    return formats.counted(found.n, "seed")
+
+
+def _runs(value: float | None, n: int, arm: Arm) -> str:
+    """Of how many runs at the best rate a mean is, where it is not of all."""
+    return "" if value is None else formats.part_of(n, arm.n_at_best, "run")
 
 
 def _between(first: str, sign: str, second: str) -> str:
@@ -145,13 +190,6 @@ def _interval(row: Row) -> str:
     return "none" if row.no_interval else _between(row.interval_low, " to ", row.interval_high)
 
 
-def _sensitivity(row: Row) -> str:
-    """The figure, and of how many seeds where some have none."""
-    if not row.sensitive_seeds:
-        return row.rate_sensitivity
-    return f"{row.rate_sensitivity or 'none'} ({row.sensitive_seeds})"
-
-
 def _whole(low: str, high: str, shown: Callable[[int], str] = formats.thousands) -> str:
     if not low:
         return ""
@@ -161,8 +199,13 @@ def _whole(low: str, high: str, shown: Callable[[int], str] = formats.thousands)
 COLUMNS: Sequence[Column] = (
     Column("Arm", "", lambda row: formats.clean(row.arm), is_number=False),
     Column("Changes", "", lambda row: _between(row.changes, " · matched: ", row.matched), False),
-    Column("Loss", "nats ± sd", lambda row: _between(row.validation_loss, " ± ", row.spread)),
-    Column("Effect", "nats", lambda row: row.effect),
+    Column(
+        "Loss",
+        "nats ± sd",
+        lambda row: _between(row.validation_loss, " ± ", row.spread),
+        counts=lambda row: row.loss_seeds,
+    ),
+    Column("Effect", "nats", lambda row: row.effect, counts=lambda row: row.effect_seeds),
     Column("Interval", "nats", _interval),
     Column("Verdict", "", lambda row: row.verdict, is_number=False, may_be_left_out=True),
     Column(
@@ -172,11 +215,29 @@ COLUMNS: Sequence[Column] = (
         may_be_left_out=True,
     ),
     Column("Diverged", "runs", lambda row: f"{row.diverged}/{row.runs}"),
-    Column("Stalled", "runs", lambda row: row.stalled),
+    Column("Stalled", "runs", lambda row: f"{row.stalled}/{row.runs_at_best}"),
     Column("Stable margin", "× best rate", lambda row: row.stable_margin, may_be_left_out=True),
-    Column("Rate sensitivity", "nats", _sensitivity, may_be_left_out=True),
-    Column("Spikes", "per 1,000 steps", lambda row: row.spikes_per_thousand, may_be_left_out=True),
-    Column("Recall", "of answers", lambda row: row.recall, may_be_left_out=True),
+    Column(
+        "Rate sensitivity",
+        "nats",
+        lambda row: row.rate_sensitivity,
+        may_be_left_out=True,
+        counts=lambda row: row.sensitive_seeds,
+    ),
+    Column(
+        "Spikes",
+        "per 1,000 steps",
+        lambda row: row.spikes_per_thousand,
+        may_be_left_out=True,
+        counts=lambda row: row.spikes_runs,
+    ),
+    Column(
+        "Recall",
+        "of answers",
+        lambda row: percent(float(row.recall), 1) if row.recall else "",
+        may_be_left_out=True,
+        counts=lambda row: row.recall_runs,
+    ),
     Column("Parameters", "", lambda row: _whole(row.parameters, row.parameters_high)),
     Column(
         "FLOPs",
@@ -194,32 +255,33 @@ NOTES = (
     "hold one at a time, verdicts for all variants together (Holm); there is none where a best rate"
     " was not found, or a seed stands alone. Best rate: where rates were searched, the lowest point"
     " of the curve; else marked where it stands at the lowest or highest of the grid. Diverged: "
-    "over all rates. Stalled: at the best rate, within 0.05 nats of the unigram entropy. Stable "
-    "margin: the smallest rate from which some seed diverges at every higher one, with how many "
-    "where not all do, over the best rate trained. Rate sensitivity: what a rate of the grid loses "
-    "against the best, on average over the seeds that learn at any. Where rates were searched, "
-    "those beyond the reported ones have the searching seed alone. Sizes, speed and memory: from "
-    "the smallest to the largest setting, memory at its most. Spikes: of the training loss at the "
-    "best rate, where runs are long enough."
+    "over all rates. Stalled: of the runs at the best rate, those within 0.05 nats of the unigram "
+    "entropy. Stable margin: the smallest rate from which some seed diverges at every higher one, "
+    "with how many where not all do, over the best rate trained. Rate sensitivity: what a rate of "
+    "the grid loses against the best, on average over the seeds that learn at any. Where rates "
+    "were searched, those beyond the reported ones have the searching seed alone. Spikes: of the "
+    "training loss, mean over the runs at the best rate that are long enough. A figure that is not "
+    "of all seeds or runs says of how many: one that diverged is in no mean of losses. Sizes, "
+    "speed and memory: from the smallest to the largest setting, memory at its most."
 )
 
 
 def columns(result: StudyResult) -> list[Column]:
     """The columns that have something to show."""
     shown = rows(result)
-    interval = f"{formats.level(result.level)} interval"
+    interval = f"{percent(result.level)} interval"
     named = [replace(c, heading=interval) if c.heading == "Interval" else c for c in COLUMNS]
     return [
         column
         for column in named
-        if not column.may_be_left_out or any(column.cell(row) for row in shown)
+        if not column.may_be_left_out or any(column.text(row) for row in shown)
     ]
 
 
 def cells(row: Row, shown: Sequence[Column]) -> list[str]:
     """A row's texts, one a column, with real minus signs where numbers stand."""
     return [
-        formats.real_minus(column.cell(row)) if column.is_number else column.cell(row)
+        formats.real_minus(column.text(row)) if column.is_number else column.text(row)
         for column in shown
     ]
 

@@ -8,7 +8,9 @@ from blocklab.report.formats import listed, nats, real_minus
 from blocklab.study.interaction import Interaction
 from blocklab.study.nuisances import FactorFinding, NuisanceFinding
 from blocklab.study.results import Arm
-from blocklab.study.verdict import Verdict, interval_text
+from blocklab.study.statistics import Estimate
+from blocklab.study.verdict import Verdict
+from blocklab.study.wording import interval_text
 
 
 def word(arm: Arm) -> str:
@@ -32,11 +34,10 @@ def claim(arm: Arm) -> str:
     said = real_minus(arm.verdict.sentence)
     flips = _flips(arm)
     if not flips:
-        depends = arm.dependence.sentence if arm.dependence is not None else ""
-        return f"{said}.{real_minus(_sentences(depends))}"
+        return f"{said}.{_depends(arm.dependence, arm.verdict.estimate, said)}"
     turned = f"{_depending(flips)}: {real_minus('; '.join(map(_turned, flips)))}"
     assert arm.dependence is not None
-    rest = real_minus(_sentences(_beside(arm.dependence, flips)))
+    rest = real_minus(_sentences(". ".join(arm.dependence.remarks(flips))))
     if _is_tested(arm.verdict):
         return f"{turned}. Over all settings: {said}.{rest}"
     return f"{said}. As far as it can be compared: {turned}.{rest}"
@@ -52,11 +53,11 @@ def interaction_claim(found: Interaction) -> str:
     said, depends = real_minus(found.sentence), found.dependence
     flips = _deciding(depends)
     if depends is None or not flips:
-        return f"{said}.{real_minus(_sentences(depends.sentence if depends else ''))}"
+        return f"{said}.{_depends(depends, found.estimate, said)}"
     factors = listed([flip.factor for flip in flips])
     turned = f"together better or worse than the sum depending on {factors}: "
     turned += real_minus("; ".join(map(_turned, flips)))
-    rest = real_minus(_sentences(_beside(depends, flips)))
+    rest = real_minus(_sentences(". ".join(depends.remarks(flips))))
     if found.p is not None:
         return f"{turned}. Over all settings: {said}.{rest}"
     return f"{said}. As far as it can be compared: {turned}.{rest}"
@@ -88,12 +89,14 @@ def _turned(flip: FactorFinding) -> str:
     )
 
 
-def _beside(found: NuisanceFinding, flips: list[FactorFinding]) -> str:
-    """What the nuisances say beside a flip, and the settings that a flip was not asked of."""
-    said = [factor.sentence for factor in found.factors if factor not in flips]
-    if found.left_out:
-        said.append(f"left out: {'; '.join(found.left_out)}")
-    return ". ".join(said)
+def _depends(found: NuisanceFinding | None, estimate: Estimate | None, said: str) -> str:
+    """What the nuisances say of a claim without a flip; not once more the effect that it said."""
+    if found is None:
+        return ""
+    own = "" if estimate is None else real_minus(interval_text(estimate))
+    repeats = found.headline is not None and real_minus(interval_text(found.headline)) == own
+    text = ". ".join(found.remarks()) if repeats and own in said else found.sentence
+    return real_minus(_sentences(text))
 
 
 def _sentences(text: str) -> str:

@@ -131,5 +131,4 @@ def _seeds(row: WarmupRow, rate: float) -> str:
     """How many a number is the mean of; empty where there is none."""
     if rate not in row.points or row.points[rate].difference is None:
         return ""
-    n = row.n_seeds[rate]
-    return "1 seed" if n == 1 else f"{n} seeds"
+    return formats.counted(row.n_seeds[rate], "seed")

@@ -9,11 +9,10 @@ from functools import partial
 
 from blocklab.report import formats, verdicts
 from blocklab.report.formats import clean, listed, nats, rate, real_minus
-from blocklab.report.standing import why_no_effect, why_no_loss
+from blocklab.report.standing import seeds_read, why_no_effect, why_no_loss
 from blocklab.study.results import Arm, Effect, StudyResult
-
-ENOUGH_SEEDS = 5
-"""Fewer pairs than these make an effect exploratory."""
+from blocklab.study.verdict import FEWEST_SEEDS
+from blocklab.study.wording import percent
 
 
 def headline(result: StudyResult) -> str:
@@ -35,7 +34,7 @@ def headline(result: StudyResult) -> str:
     found = [f"{where} for {listed(groups[where])}" for where in _ORDER if where in groups]
     text = (
         f"Against {clean(base.name)}, each arm at its own best learning rate, the "
-        f"{formats.level(result.level)} interval of the difference in validation loss "
+        f"{percent(result.level)} interval of the difference in validation loss "
         f"{'; it '.join(found)}"
     )
     return f"{text}{_exploratory(variants)}."
@@ -52,7 +51,7 @@ def _exploratory(variants: Sequence[Arm]) -> str:
 
 
 def _explores(effect: Effect | None) -> bool:
-    return effect is not None and len(effect.differences) < ENOUGH_SEEDS
+    return effect is not None and len(effect.differences) < FEWEST_SEEDS
 
 
 def _without_a_baseline(result: StudyResult) -> str:
@@ -136,12 +135,10 @@ def _level(arm: Arm, result: StudyResult) -> str:
             f"{name} (the baseline): {nats(arm.mean)} nats, mean over the settings of the "
             "nuisances, each at its own learning rate."
         )
-    at_best = next(p.losses for p in arm.rates if p.learning_rate == arm.best_rate)
-    n = len(at_best.keys() & set(judged_seeds(result)))
-    if arm.tuned_rate is not None:
-        n = sum(arm.read.get(seed) is not None for seed in judged_seeds(result))
-    around = f" ± {nats(arm.spread)}" if arm.spread is not None else ""
-    over = f"mean and standard deviation over {n} seeds" if n > 1 else "one seed"
+    over = formats.seeds(*seeds_read(arm, result))
+    around = ""
+    if arm.spread is not None:
+        around, over = f" ± {nats(arm.spread)}", f"mean and standard deviation over {over}"
     return (
         f"{name} (the baseline): {nats(arm.mean)}{around} nats at learning rate "
         f"{rate(arm.tuned_rate or arm.best_rate)}, {over}."
@@ -184,16 +181,16 @@ def _trends(arm: Arm, result: StudyResult) -> list[str]:
 
 
 def _interval(effect: Effect, result: StudyResult) -> str:
-    n, of = len(effect.differences), len(judged_seeds(result))
-    seeds = f"{n} of {of} seeds" if n < of else "one seed" if n == 1 else f"{n} seeds"
+    n = len(effect.differences)
+    seeds = formats.seeds(n, len(result.judged_seeds))
     if effect.low is None or effect.high is None:
         # Of one seed it follows; else something more is open.
         text = f"{seeds}, {'so ' if n == 1 else ''}no interval"
         text += "" if n == 1 else f": {effect.no_interval}"
     else:
         ends = f"{nats(effect.low)} to {nats(effect.high)}"
-        text = f"{formats.level(effect.level)}: {ends}, {seeds}"
-    return text + ("; exploratory: fewer than five seeds" if n < ENOUGH_SEEDS else "")
+        text = f"{percent(effect.level)}: {ends}, {seeds}"
+    return text + ("; exploratory: fewer than five seeds" if n < FEWEST_SEEDS else "")
 
 
 def _undecided(arm: Arm, result: StudyResult) -> list[str]:
@@ -227,16 +224,12 @@ def _chance(arm: Arm, result: StudyResult) -> list[str]:
 def _left_out(arm: Arm, result: StudyResult) -> list[str]:
     if arm.effect is None or result.cells:
         return []
-    missing = len(judged_seeds(result)) - len(arm.effect.differences)
+    missing = len(result.judged_seeds) - len(arm.effect.differences)
     if missing <= 0:
         return []
-    pairs = "One pair is" if missing == 1 else f"{missing} pairs are"
-    return [f"{pairs} incomplete and left out, with nothing put in their place."]
-
-
-def judged_seeds(result: StudyResult) -> Sequence[int]:
-    """Those that effects are read from: not the ones that were looked at before."""
-    return result.facts.judged_seeds or result.facts.seeds
+    if missing == 1:
+        return ["One pair is incomplete and left out, with nothing put in its place."]
+    return [f"{missing} pairs are incomplete and left out, with nothing put in their place."]
 
 
 def _edge(arm: Arm, result: StudyResult) -> list[str]:
@@ -272,7 +265,7 @@ def _stops_learning(arm: Arm, result: StudyResult) -> list[str]:
     first = failing[0]
     tried = ""
     if first.n < len(result.facts.seeds):
-        tried = f", tried with {'one seed' if first.n == 1 else f'{first.n} seeds'},"
+        tried = f", tried with {formats.seeds(first.n, first.n)},"
     return [
         f"At {rate(first.learning_rate)} and every higher rate{tried} it diverges or learns "
         f"{no_more}."
@@ -284,7 +277,7 @@ def _insensitive(arm: Arm) -> list[str]:
     found = arm.sensitivity
     if found is None or not 0 < found.n < found.n_seeds:
         return []
-    without = f"{found.n_seeds - found.n} of {found.n_seeds} seeds"
+    without = formats.seeds(found.n_seeds - found.n, found.n_seeds)
     few = "; too few are left for the arm's" if found.mean is None else ""
     return [f"Without a rate sensitivity, as they learn at no rate of the grid: {without}{few}."]
 

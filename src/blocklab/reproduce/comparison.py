@@ -59,11 +59,11 @@ def text(what: str, published: str, ours: str) -> Row:
     return Row(what, published, ours, "" if same else "differs", "match" if same else "off")
 
 
-def between(what: str, low: float, high: float, ours: Iterable[float], decimals: int = 2) -> Row:
+def between(what: str, low: float, high: float, ours: Iterable[float]) -> Row:
     """Values of which only the range is published; inside it they are close."""
     values = list(ours)
     inside = all(low <= value <= high for value in values)
-    found = f"{min(values):.{decimals}f} to {max(values):.{decimals}f}"
+    found = f"{min(values):.2f} to {max(values):.2f}"
     return Row(what, f"{low} to {high}", found, "", "close" if inside else "off")
 
 

@@ -34,12 +34,13 @@ class Found:
 
 @dataclass(frozen=True)
 class Experiment:
-    """One published experiment. `takes` says how long it is on one core."""
+    """One published experiment."""
 
     name: str
     title: str
     find: Callable[[dict[str, Any], Place], Found]
     takes: str = "seconds"
+    """About how long."""
 
     @property
     def long(self) -> bool:

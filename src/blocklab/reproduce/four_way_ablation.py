@@ -6,13 +6,12 @@ from typing import Any, NamedTuple
 from blocklab.experiment import run_study
 from blocklab.report import formats
 from blocklab.report.charts import charts
+from blocklab.report.formats import counted
 from blocklab.reproduce.comparison import Row, alone, claim
 from blocklab.reproduce.experiment import Found, Place
 from blocklab.study.results import StudyResult
 from blocklab.study.shipped import find_study
-
-STALLED = 0.05
-"""Nats from the unigram entropy within which a run has learnt nothing more."""
+from blocklab.training.stability import learnt
 
 
 def four_way(_: dict[str, Any], place: Place) -> Found:
@@ -64,21 +63,24 @@ class _Failed(NamedTuple):
     """Runs of an arm, over all its rates and seeds, that came to nothing."""
 
     diverged: int
-    stalled: int
-    """Ended within 0.05 nats of the unigram entropy: all they know is how often a token occurs."""
+    unlearnt: int
+    """Ended no lower than how often each token occurs can give, within 0.05 nats."""
     runs: int
 
     @property
     def any(self) -> bool:
-        return self.diverged + self.stalled > 0
+        return self.diverged + self.unlearnt > 0
 
     @property
     def words(self) -> str:
-        return f"of {self.runs} runs {self.diverged} diverged, {self.stalled} stalled"
+        return (
+            f"of {counted(self.runs, 'run')} {self.diverged} diverged, {self.unlearnt} learnt no "
+            "more than how often each token occurs"
+        )
 
 
 def _failed(name: str, result: StudyResult) -> _Failed:
     runs = [run for run in result.runs if run.arm == name]
-    floor = result.facts.unigram_entropy - STALLED
-    stalled = [run for run in runs if run.validation_loss and run.validation_loss > floor]
-    return _Failed(sum(run.diverged_at is not None for run in runs), len(stalled), len(runs))
+    ended = [run.validation_loss for run in runs if run.diverged_at is None]
+    unlearnt = sum(not learnt(loss, result.facts.unigram_entropy) for loss in ended)
+    return _Failed(len(runs) - len(ended), unlearnt, len(runs))

@@ -40,7 +40,7 @@ def counted(outcomes: Sequence[Outcome]) -> str:
     found = tally(rows_of(outcomes))
     parts = []
     if "match" in found:
-        parts.append(f"{found['match']} match")
+        parts.append(f"{found['match']} {'matches' if found['match'] == 1 else 'match'}")
     if "close" in found:
         parts.append(f"{found['close']} {'is' if found['close'] == 1 else 'are'} close")
     off = found.get("off", 0)
@@ -52,7 +52,8 @@ def reproduction_page(outcomes: Sequence[Outcome], command: str) -> Page:
     """One section an experiment, after a table of them all."""
     return Page(
         title="Published figures beside ours",
-        kicker=f"{len(outcomes)} experiments · {len(rows_of(outcomes))} figures",
+        kicker=f"{formats.counted(len(outcomes), 'experiment')} · "
+        f"{formats.counted(len(rows_of(outcomes)), 'figure')}",
         headline=f"Of the figures that were published, {counted(outcomes)} ("
         + "; ".join(f"{word}: {meaning}" for word, meaning in WORDS.items())
         + ").",

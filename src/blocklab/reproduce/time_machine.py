@@ -268,7 +268,7 @@ def _falls_through(with_: list[Epoch], without: list[Epoch], floor: float) -> Ro
     through = with_[3].train < floor
     stalled = all(abs(epoch.train - floor) < 0.1 for epoch in without[3:])
     ours = (
-        f"{'below' if with_[3].train < floor else 'above'} it by epoch 4 with residuals; "
+        f"{'below' if through else 'above'} it by epoch 4 with residuals; "
         f"{'on' if stalled else 'off'} it from epoch 4 without"
     )
     published = "below it by epoch 4 with residuals; on it from epoch 4 without"

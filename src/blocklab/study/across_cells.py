@@ -138,7 +138,9 @@ def _merged(plan: Plan, arms: Sequence[Arm]) -> Arm:
         sensitivity=None,
         margin=None,
         spikes_per_thousand=None,
+        n_spikes=0,
         recall=_mean_of_all([arm.recall for arm in arms]),
+        n_recall=sum(arm.n_recall for arm in arms),
         repeats=tuple(repeat for arm in arms for repeat in arm.repeats),
     )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, clopper_pearson, fisher
+from blocklab.study.wording import percent
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Divergence:
     @property
     def counts(self) -> str:
         shares = [
-            f"{count} of {self.n} ({low:.0%} to {high:.0%})"
+            f"{count} of {self.n} ({percent(low)} to {percent(high)})"
             for count in (self.count, self.baseline_count)
             for low, high in [clopper_pearson(count, self.n)]
         ]

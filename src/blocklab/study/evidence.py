@@ -51,7 +51,9 @@ def at_look(plan: Plan, ways: Sequence[Course], windows_of: WindowsOf) -> Plan:
     found = _verdicts(plan, ways[0].arm.name, variants, evidence, windows)
     if not needs_second_look(found):
         return plan
-    earlier = {one.name: one.estimate for one in found if one.estimate is not None}
+    # What was not tested then, for divergence or too few pairs, was found nothing of.
+    tested = (one for one in found if one.p is not None)
+    earlier = {one.name: one.estimate for one in tested if one.estimate is not None}
     return replace(plan, earlier=earlier)
 
 

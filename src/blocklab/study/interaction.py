@@ -7,14 +7,8 @@ from typing import Literal
 from blocklab.study.divergence import divergence_of
 from blocklab.study.nuisances import NuisanceFinding
 from blocklab.study.statistics import SIGNIFICANT, Estimate, paired
-from blocklab.study.verdict import (
-    FEWEST_SEEDS,
-    ArmEvidence,
-    enough_pairs,
-    interval_text,
-    n_seeds,
-    pairs,
-)
+from blocklab.study.verdict import FEWEST_SEEDS, ArmEvidence, enough_pairs, pairs
+from blocklab.study.wording import interval_text, n_seeds
 
 InteractionWord = Literal[
     "exploratory",
@@ -81,7 +75,6 @@ def interaction(
     second: ArmEvidence,
     both: ArmEvidence,
     seeds: Sequence[int],
-    level: float = 0.95,
 ) -> Interaction:
     """Difference of differences `(both - second) - (first - neither)`, paired by seed.
 
@@ -100,7 +93,7 @@ def interaction(
     found = None
     if len(differences) >= 2 and not undecided:
         below, above = both.slack + neither.slack, first.slack + second.slack
-        found = paired(differences, below, above, level)
+        found = paired(differences, below, above)
     stopped = _before_testing(arms, undecided, len(differences), seeds)
     if stopped is not None or found is None:
         word, reason = stopped or ("too few complete pairs", "")

@@ -14,12 +14,8 @@ import numpy as np
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, estimate, paired
-from blocklab.study.verdict import (
-    FEWEST_SEEDS,
-    enough_pairs,
-    interval_text,
-    require_slack,
-)
+from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, require_slack
+from blocklab.study.wording import interval_text, percent
 
 TrendWord = Literal["exploratory", "flips", "grows", "fades", "no trend resolved"]
 
@@ -70,7 +66,7 @@ class Trend:
         low, high = self.slope.low * math.log(10), self.slope.high * math.log(10)
         return (
             f"{said} ({tenfold:+.4f} nats for ten times the {axis}, "
-            f"{self.slope.level:.0%}: {low:+.4f} to {high:+.4f}; {self._ends()})"
+            f"{percent(self.slope.level)}: {low:+.4f} to {high:+.4f}; {self._ends()})"
         )
 
     def _ends(self) -> str:
@@ -82,9 +78,7 @@ class Trend:
         )
 
 
-def trend(
-    rungs: Sequence[Rung], seeds: Sequence[int], level: float = 0.95, claims: bool = True
-) -> Trend:
+def trend(rungs: Sequence[Rung], seeds: Sequence[int], claims: bool = True) -> Trend:
     """The word for two or more rungs, given in any order.
 
     Slope `b = Σ w_s·d̄_s` with `w_s = (x_s - x̄)/Σ(x - x̄)²` on x = log size, its variance
@@ -105,7 +99,7 @@ def trend(
     sizes = [rung.size for rung in ladder]
     if len(set(sizes)) < 2 or len(set(sizes)) < len(sizes) or not sizes[0] > 0:
         raise BlocklabError(f"ladder: expected two or more different sizes, found {sizes}")
-    effects = tuple(_effect(rung, seeds, level) for rung in ladder)
+    effects = tuple(_effect(rung, seeds) for rung in ladder)
     explores = len(seeds) < FEWEST_SEEDS or not claims
     word: TrendWord = "exploratory" if explores else "no trend resolved"
     for rung, effect in zip(ladder, effects, strict=True):
@@ -114,7 +108,7 @@ def trend(
         if effect is None or not enough_pairs(effect.n, len(seeds)):
             return Trend(word, "too few complete pairs", None, effects, rung.size)
     known = [effect for effect in effects if effect is not None]
-    slope = _slope(sizes, known, level)
+    slope = _slope(sizes, known)
     reason = ""
     if not explores:
         word = _word(slope, known[0], known[-1])
@@ -146,15 +140,15 @@ def _hidden(slope: Estimate, first: Estimate, last: Estimate) -> str:
     return f"within the slack: {', '.join(hidden)}" if hidden else ""
 
 
-def _effect(rung: Rung, seeds: Sequence[int], level: float) -> Estimate | None:
+def _effect(rung: Rung, seeds: Sequence[int]) -> Estimate | None:
     found = [rung.differences.get(seed) for seed in seeds]
     alive = [d for d in found if d is not None and not diverged(d)]
     if rung.undecided is not None or len(alive) < 2:
         return None
-    return paired(alive, rung.slack_variant, rung.slack_baseline, level)
+    return paired(alive, rung.slack_variant, rung.slack_baseline)
 
 
-def _slope(sizes: Sequence[float], effects: Sequence[Estimate], level: float) -> Estimate:
+def _slope(sizes: Sequence[float], effects: Sequence[Estimate]) -> Estimate:
     x = np.log(sizes)
     weights = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
     variances = (weights * [effect.standard_error for effect in effects]) ** 2
@@ -177,5 +171,4 @@ def _slope(sizes: Sequence[float], effects: Sequence[Estimate], level: float) ->
         n=min(effect.n for effect in effects),
         slack_below=math.fsum(below),
         slack_above=math.fsum(above),
-        level=level,
     )

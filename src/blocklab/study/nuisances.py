@@ -14,12 +14,8 @@ from typing import Literal
 from blocklab.errors import BlocklabError
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import SIGNIFICANT, Estimate, holm, mean, paired
-from blocklab.study.verdict import (
-    FEWEST_SEEDS,
-    enough_pairs,
-    interval_text,
-    require_slack,
-)
+from blocklab.study.verdict import FEWEST_SEEDS, enough_pairs, require_slack
+from blocklab.study.wording import interval_text
 
 Dependence = Literal["flips", "size depends", "not shown to depend"]
 
@@ -96,19 +92,21 @@ class NuisanceFinding:
         if self.headline is None:
             return "no comparison over nuisances: too few complete pairs"
         read = self.n_cells - len(self.left_out)
-        over = f"over {read} of {self.n_cells} cells" if self.left_out else "over cells"
-        said = [f"{self.headline.mean:+.4f} nats {over} ({interval_text(self.headline)})"]
-        if self.exploratory:
-            return f"exploratory: {said[0]}"
-        if self.holds:
-            said.append(f"holds in each of {self.n_cells} cells")
-        said += [factor.sentence for factor in self.factors]
+        over = f"{read} of {self.n_cells}" if self.left_out else "all"
+        effect = f"{self.headline.mean:+.4f} nats over {over} settings"
+        said = f"{effect} ({interval_text(self.headline)})"
+        return f"exploratory: {said}" if self.exploratory else ". ".join([said, *self.remarks()])
+
+    def remarks(self, but: Sequence[FactorFinding] = ()) -> list[str]:
+        """What is to be said beside the effect, `but` for some factors: a sentence each."""
+        said = [f"holds in each of {self.n_cells} settings"] if self.holds else []
+        said += [factor.sentence for factor in self.factors if factor not in but]
         if self.left_out:
             said.append(f"left out: {'; '.join(self.left_out)}")
-        return ". ".join(said)
+        return said
 
 
-def headline(cells: Sequence[Cell], seeds: Sequence[int], level: float = 0.95) -> Estimate | None:
+def headline(cells: Sequence[Cell], seeds: Sequence[int]) -> Estimate | None:
     """Effect averaged over the matched cells seed by seed; its p value enters the study's family.
 
     A cell is matched when it is decided and 0.8 of its planned pairs are complete; a seed counts
@@ -119,7 +117,7 @@ def headline(cells: Sequence[Cell], seeds: Sequence[int], level: float = 0.95) -
     complete = _complete(matched)
     if not enough_pairs(len(complete), len(seeds)):
         return None
-    return _average([(1.0, matched)], complete, level)
+    return _average([(1.0, matched)], complete)
 
 
 def nuisance_finding(
@@ -205,9 +203,7 @@ def _agrees(cell: Cell, sign: float) -> bool:
     return here.p_with_sign(sign) < SIGNIFICANT and not here.within_slack
 
 
-def _average(
-    groups: Sequence[tuple[float, Sequence[Cell]]], seeds: Sequence[int], level: float = 0.95
-) -> Estimate:
+def _average(groups: Sequence[tuple[float, Sequence[Cell]]], seeds: Sequence[int]) -> Estimate:
     """Weighted sum of the groups' averages, seed by seed; a negative weight turns slack round."""
     below = above = 0.0
     for weight, cells in groups:
@@ -217,7 +213,7 @@ def _average(
         above += weight * baseline if weight > 0 else -weight * variant
     parts = [[weight * value for value in _values(cells, seeds)] for weight, cells in groups]
     values = [math.fsum(terms) for terms in zip(*parts, strict=True)]
-    return paired(values, below, above, level)
+    return paired(values, below, above)
 
 
 def _balanced(factor: str, cells: Sequence[Cell]) -> dict[str, list[Cell]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from blocklab.study.rates import Losses, diverged
 from blocklab.study.statistics import mean
 from blocklab.study.verdict import COMPLETE_SHARE
+from blocklab.study.wording import n_seeds
 from blocklab.training.stability import Curve, learning_rate_sensitivity, learnt
 
 
@@ -84,7 +85,7 @@ class Sensitivity:
         """`4 of 5 seeds`; empty where all have a value."""
         if self.n == self.n_seeds:
             return ""
-        return f"{self.n} of {self.n_seeds} seed{'s' if self.n_seeds > 1 else ''}"
+        return f"{self.n} of {n_seeds(self.n_seeds)}"
 
 
 def sensitivity(

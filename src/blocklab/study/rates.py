@@ -151,9 +151,9 @@ def next_rates(
 
     The grid first; past an edge with the best loss at most two further rates; then half-steps
     about the best until the slack of its curve is at most the resolution (for a parabola D₂ of 12
-    times that; 6δ at the default of δ/2), four
-    halvings at most: noise alone can bend a curve by more than that, and slack then says what the
-    study cannot resolve. The same losses always give the same decision, whoever trained them.
+    times that; 6δ at the default of δ/2), four halvings at most: noise alone can bend a curve by
+    more than that, and slack then says what the study cannot resolve. The same losses always give
+    the same decision, whoever trained them.
 
     Args:
         losses_by_rate: final loss of the search seed, nats; None or not finite: diverged.

@@ -177,9 +177,13 @@ class Arm:
     """Mean over the grid of what a rate loses against the best; None while no seed has it all."""
     margin: StableMargin | None = None
     spikes_per_thousand: float | None = None
-    """Mean over the runs at the best rate; None where they are too short."""
+    """Mean over the runs at the best rate that are long enough to tell; None without any."""
+    n_spikes: int = 0
+    """How many of those there are."""
     recall: float | None = None
-    """Share of determined answers given: mean over the runs at the best rate."""
+    """Share of determined answers given: mean over the runs at the best rate that ended well."""
+    n_recall: int = 0
+    """How many of those there are."""
     searching: bool = False
     """Whether the search for its best rate has not ended yet, so that no seed reports."""
     repeats: tuple[Repeat, ...] = ()
@@ -303,6 +307,11 @@ class StudyResult:
     cells: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)
     """The arms in each cell of the nuisances by the cell's name; empty without nuisances."""
     ladders: tuple[LadderResult, ...] = ()
+
+    @property
+    def judged_seeds(self) -> tuple[int, ...]:
+        """Those that losses and effects are read from: not the ones that were looked at before."""
+        return self.facts.judged_seeds or self.facts.seeds
 
     @property
     def level(self) -> float:

@@ -26,5 +26,7 @@ def find_study(name: str) -> Study:
     shipped = shipped_studies()
     path = shipped.get(name, Path(name))
     if not path.is_file():
-        raise BlocklabError(f"no study '{name}': no such file; shipped: {nearest(name, shipped)}")
+        raise BlocklabError(
+            f"no study '{name}': no file, and no question that ships; {nearest(name, shipped)}"
+        )
     return Study.from_yaml(path)

@@ -188,7 +188,9 @@ def _arm(
         sensitivity=_sensitivity(runs, grid, text, arm.config.rows),
         margin=stable_margin(_by_rate(runs), rate, text.unigram_entropy),
         spikes_per_thousand=mean(spikes) if spikes else None,
+        n_spikes=len(spikes),
         recall=mean(recalls) if recalls else None,
+        n_recall=len(recalls),
     )
 
 

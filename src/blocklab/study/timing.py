@@ -19,6 +19,7 @@ from blocklab.study.engines.engine import default_workers
 from blocklab.study.matching import MULTIPLE, WIDTH, natural_width, states_width
 from blocklab.study.plan import Plan, PlannedArm, width_key
 from blocklab.study.study import Study
+from blocklab.study.wording import percent
 from blocklab.training.devices import PROCESSOR
 from blocklab.training.memory import peak_memory, start_measuring_memory
 from blocklab.training.numerics import Numerics
@@ -169,7 +170,7 @@ def _timed_width(
         )
         say(
             f"{arm.name}: {WIDTH} {width or natural} takes {1000 * left:.1f} ms a step, the "
-            f"baseline {1000 * target:.1f} ({left / target - 1:+.1%}){flat}"
+            f"baseline {1000 * target:.1f} ({percent(left / target - 1, 1, signed=True)}){flat}"
         )
     return width or natural
 

@@ -24,6 +24,7 @@ from blocklab.study.statistics import (
     placebo_warning,
     two_look,
 )
+from blocklab.study.wording import interval_text, n_seeds
 
 DELTA = 0.01
 """Nats: effects smaller than this do not matter, unless a study says otherwise."""
@@ -248,16 +249,6 @@ def enough_pairs(n_complete: int, n_planned: int) -> bool:
     return n_complete >= 2 and whole * n_complete >= share * n_planned
 
 
-def n_seeds(n: int) -> str:
-    """A number of seeds as sentences show it."""
-    return f"{n} seed" if n == 1 else f"{n} seeds"
-
-
-def interval_text(estimate: Estimate) -> str:
-    """An interval with its level, as sentences show it."""
-    return f"{estimate.level:.0%}: {estimate.low:+.4f} to {estimate.high:+.4f}"
-
-
 @dataclass(frozen=True)
 class _Comparison:
     variant: ArmEvidence
@@ -355,7 +346,7 @@ def _judged(one: _Comparison, p: float, delta: float) -> tuple[Word, str]:
     if p < SIGNIFICANT and not one.tested.within_slack:
         return ("better" if one.tested.mean < 0 else "worse"), ""
     if not one.estimate.inside(delta):
-        within = f"the difference is within the slack of {one.estimate.slack:.4f} nats"
+        within = f"the difference is within the slack of {one.tested.slack:.4f} nats"
         return "no difference found", within if p < SIGNIFICANT else ""
     if one.variant.evaluation is None:
         return "no difference found", "the evaluation's own interval is not known"

@@ -208,7 +208,7 @@ def test_each_run_asks_for_what_it_takes(ray):
 )
 def test_a_cluster_without_room_is_refused(ray, asked, named):
     ray(slots=4)
-    with pytest.raises(BlocklabError, match=f"of the cluster's 1 machines none has {named}"):
+    with pytest.raises(BlocklabError, match=f"no machine of the cluster has {named}"):
         RayCluster(**asked)
 
 

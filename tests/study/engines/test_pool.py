@@ -15,7 +15,7 @@ import pytest
 import blocklab
 from blocklab.errors import RunFailed
 from blocklab.interrupts import undisturbed
-from blocklab.study.engines.engine import Job, Progress
+from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Pace, Progress
 from blocklab.study.engines.pool import ProcessPool
 from blocklab.training.run import finished
 from tests.study.engines.small_runs import small_run, small_text
@@ -319,3 +319,15 @@ def _session(leader: int) -> list[int]:
         if fields[0] != "Z" and int(fields[3]) == leader:
             found.append(int(stat.parent.name))
     return found
+
+
+def test_a_run_reports_at_its_pace_and_its_last_step_whenever(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    pace = Pace()
+    assert pace.is_due(1, 9)
+    assert not pace.is_due(2, 9)
+    assert pace.is_due(9, 9)
+    now += REPORT_EVERY_SECONDS
+    assert pace.is_due(3, 9)
+    assert not pace.is_due(4, 9)

@@ -222,7 +222,7 @@ def _require_room(ray: Any, threads: int, accelerated: bool) -> None:
         return
     wanted = f"{threads} core{'s' if threads > 1 else ''}"
     wanted += " and a GPU, as the study's numerics ask" if accelerated else ""
-    raise BlocklabError(f"--ray: of the cluster's {len(machines)} machines none has {wanted}")
+    raise BlocklabError(f"--ray: no machine of the cluster has {wanted}")
 
 
 class _Board:

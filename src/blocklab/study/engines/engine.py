@@ -4,6 +4,7 @@ The unit that travels is one run, a record and a folder; nothing else is shared 
 """
 
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,20 @@ from types import TracebackType
 from typing import Protocol, Self
 
 REPORT_EVERY_SECONDS = 0.25
+
+
+class Pace:
+    """Which steps a run reports: the last one, and others at most every `REPORT_EVERY_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._reported = 0.0
+
+    def is_due(self, step: int, total: int) -> bool:
+        now = time.monotonic()
+        if step < total and now - self._reported < REPORT_EVERY_SECONDS:
+            return False
+        self._reported = now
+        return True
 
 
 @dataclass(frozen=True)

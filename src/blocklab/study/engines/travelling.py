@@ -9,7 +9,6 @@ nothing of how things travel.
 import contextlib
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +19,7 @@ from blocklab.data.dataset import Dataset
 from blocklab.errors import BlocklabError, RunFailed
 from blocklab.files import LOCK, discard, locked, new_folder, write_atomically
 from blocklab.study.cost import spent
-from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job
+from blocklab.study.engines.engine import Job, Pace
 from blocklab.study.plugins import (
     copies_in,
     load_plugins,
@@ -160,15 +159,14 @@ class _Letters:
 
     def __init__(self, folder: Path, report: Report, keep: Callable[[Files], object]) -> None:
         self._folder, self._report, self._keep = folder, report, keep
-        self._reported = 0.0
+        self._pace = Pace()
         self._kept = self._saved_at()
         self._stop = False
 
     def on_step(self, step: int, total: int, loss: float) -> None:
-        if step < total and time.monotonic() - self._reported < REPORT_EVERY_SECONDS:
+        if not self._pace.is_due(step, total):
             return
         self._stop = self._report(step, loss)
-        self._reported = time.monotonic()
         if self._saved_at() != self._kept:
             self._kept = self._saved_at()
             self._keep(files_of(self._folder))

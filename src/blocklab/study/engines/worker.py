@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from multiprocessing.queues import SimpleQueue
 from multiprocessing.synchronize import Event
 
 from blocklab.study.cost import spent
-from blocklab.study.engines.engine import REPORT_EVERY_SECONDS, Job, Progress
+from blocklab.study.engines.engine import Job, Pace, Progress
 from blocklab.study.engines.server import PRELOADED
 
 SERVER = "server"
@@ -57,13 +56,10 @@ def train_job(job: Job) -> Spent:
     loaded = load_plugins(job.plugins)
     spec = RunSpec.model_validate_json(job.spec)
     require_unchanged(spec.plugins, loaded)
-    reported = 0.0
+    pace = Pace()
 
     def on_step(step: int, total: int, loss: float) -> None:
-        nonlocal reported
-        now = time.monotonic()
-        if _progress is not None and (now - reported > REPORT_EVERY_SECONDS or step == total):
-            reported = now
+        if _progress is not None and pace.is_due(step, total):
             _progress.put(Progress(job.folder, step, loss))
 
     def should_stop() -> bool:
