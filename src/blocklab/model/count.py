@@ -161,7 +161,7 @@ def part_rows(count: Count) -> list[tuple[str, str, str]]:
         (
             part + (f" × {count.config.n_layers}" if part.startswith("block.") else ""),
             f"{parameters:,}",
-            f"{parameters / count.total:.1%}",
+            f"{100 * parameters / count.total:.1f} %",
         )
         for part, parameters in count.subtotals.items()
     ]
