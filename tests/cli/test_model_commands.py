@@ -242,7 +242,7 @@ def test_export_hands_model_and_tokenizer_over(run, run_folder, monkeypatch, tmp
     monkeypatch.setattr(
         bl,
         "export_huggingface",
-        lambda model, folder, tokenizer=None: handed.append((model, folder, tokenizer)),
+        lambda model, folder, tokenizer=None, say=None: handed.append((model, folder, tokenizer)),
         raising=False,
     )
     assert run("export", run_folder, tmp_path / "out")[0] == 0

@@ -31,7 +31,7 @@ def text(tmp_path_factory):
 @pytest.fixture
 def ray(tmp_path, monkeypatch):
     monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(travelling, "REPORT_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("blocklab.study.engines.engine.REPORT_EVERY_SECONDS", 0.0)
 
     def installed(**about):
         pretended = PretendedRay(**about)

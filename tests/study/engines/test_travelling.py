@@ -49,7 +49,7 @@ def text(tmp_path_factory):
 def other_machine(tmp_path, monkeypatch):
     """A cache without the text, and everything that is said at once."""
     monkeypatch.setenv("BLOCKLAB_CACHE", str(tmp_path / "elsewhere"))
-    monkeypatch.setattr(travelling, "REPORT_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr("blocklab.study.engines.engine.REPORT_EVERY_SECONDS", 0.0)
 
 
 def job(text, folder, steps=12, checkpoint_seconds=60.0, **other):
