@@ -111,7 +111,7 @@ def test_a_study_imports_once_in_all_its_processes(tmp_path: Path) -> None:
     ("first", "options", "begun"),
     [
         ("", (), "begun True"),
-        ("", ("--ray", "local"), ""),
+        pytest.param("", ("--ray", "local"), "", marks=pytest.mark.slow),
         ("import torch\n", (), ""),
     ],
     ids=["command", "cluster", "program that may have computed"],
