@@ -78,6 +78,15 @@ def test_another_models_folder_is_not_written_over(run, asked, tmp_path, name, m
     assert (tmp_path / name).read_text() == "somebody's model"
 
 
+def test_a_run_is_not_put_beside_a_study(run, asked, tmp_path):
+    out = tmp_path / "study"
+    out.mkdir()
+    (out / "study.yaml").write_text("question: which?")
+    code, _, said = run(*asked, "--out", out)
+    assert (code, said.strip()) == (2, f"blocklab: {out}: holds a study; choose another folder")
+    assert [file.name for file in out.iterdir()] == ["study.yaml"]
+
+
 def test_a_run_killed_before_its_first_checkpoint_begins_again(run, asked, tmp_path, monkeypatch):
     out = tmp_path / "run"
 

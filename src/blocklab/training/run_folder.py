@@ -71,7 +71,9 @@ def require_nobody_training(folder: Path) -> None:
 
 
 def require_room_for_run(folder: Path) -> None:
-    """Raise BlocklabError where files that a run writes are there already, and are no run's."""
+    """Raise BlocklabError where a study is, or files that a run writes and that are no run's."""
+    if (folder / "study.yaml").exists():
+        raise BlocklabError(f"{folder}: holds a study; choose another folder")
     if any((folder / name).exists() for name in (RECORD, METRICS, NEWEST, PREVIOUS)):
         return
     found = next((name for name in MODEL_FILES if (folder / name).exists()), None)
